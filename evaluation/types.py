@@ -1,0 +1,63 @@
+"""The values the harness is made of. Frozen, plain, and free of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One item of a task, before any tokenizer has seen it.
+
+    The prompt is `context` followed directly by `question`. Where the protocol asks the question after compression,
+    only `context` is compressed. `references` may be empty only for tasks whose score needs none.
+    """
+
+    id: str
+    context: str
+    question: str = ""
+    references: tuple[str, ...] = ()
+    max_new_tokens: int
+    min_new_tokens: int = 0
+    template: bool = True  # whether a chat template may wrap the prompt
+    stop_at_newline: bool = False
+    meta: Mapping[str, Any] = field(default_factory=dict)  # JSON values only; stored with the prediction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A sample as the model will read it: token ids, in one segment or, if the question comes later, in two."""
+
+    segments: tuple[tuple[int, ...], ...]
+    stop_ids: tuple[int, ...]
+    truncated: bool = False
+    head: str = ""  # first and last characters of the rendered prompt, kept with the prediction
+    tail: str = ""
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(segment) for segment in self.segments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """The rules all methods of a table share. Every table prints them; docs/protocol.md gives the reasons.
+
+    template: `chat` wraps prompts in the model's own chat template where the sample allows it; `none` never does.
+    question: `in_prompt` compresses context and question together; `after_compression` feeds the question afterwards.
+    first_token: `full` takes the first new token from full attention; `compressed` runs the last prompt token again on
+        the compressed cache.
+    cache_heads: `kv` keeps one entry per key/value head; `query` repeats them per query head, as published code did.
+    stop_at_newline: `task` follows the sample, `always` ends every answer at a newline.
+    max_prompt_tokens: prompts are cut in the middle to this many tokens; None means the model's own limit.
+    """
+
+    name: str
+    template: str = "chat"
+    question: str = "in_prompt"
+    first_token: str = "full"
+    cache_heads: str = "kv"
+    stop_at_newline: str = "task"
+    max_prompt_tokens: int | None = None
