@@ -1,4 +1,6 @@
-"""From a sample to the token ids a model reads: chat template, truncation in the middle, exactly one start token."""
+"""From a sample to the token ids a model reads: chat template, truncation in the middle, exactly one start
+token.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ class Prompter:
     def render(self, sample: Sample) -> Prompt:
         """Token ids of `sample`.
 
-        Truncation drops tokens in the middle of context + question, before the template is put around them, until
-        prompt and answer fit. Errors: ValueError if even the template and the answer alone do not fit."""
+        Truncation drops tokens in the middle of context + question, before the template is put around them,
+        until prompt and answer fit. Errors: ValueError if even the template and the answer alone do not fit.
+        """
         limit = self.model_max_length - sample.max_new_tokens
         if self.protocol.max_prompt_tokens is not None:
             limit = min(limit, self.protocol.max_prompt_tokens)
@@ -66,14 +69,18 @@ class Prompter:
         return (self._encode(rendered[:cut]), tuple(self.tokenizer.encode(rendered[cut:])))
 
     def _shorten(self, sample: Sample, limit: int) -> tuple[str, str]:
-        """The text with tokens removed from its middle until the rendered prompt fits `limit`, and what is left of
-        the question."""
+        """The text with tokens removed from its middle until the rendered prompt fits `limit`, and what is
+        left of the question.
+        """
         text = sample.context + sample.question
         ids = self.tokenizer.encode(text)
         room = limit - (len(self._encode(self._wrap("", sample))))
         while room > 0:
             half = room // 2
-            head, tail = self.tokenizer.decode(ids[: room - half]), self.tokenizer.decode(ids[len(ids) - half :])
+            head, tail = (
+                self.tokenizer.decode(ids[: room - half]),
+                self.tokenizer.decode(ids[len(ids) - half :]),
+            )
             if len(self._encode(self._wrap(head + tail, sample))) <= limit:
                 question = sample.question if tail.endswith(sample.question) else tail
                 return head + tail, question

@@ -1,4 +1,7 @@
-"""What a task is. A task family is one file: it reads data, builds samples, scores texts and draws its own figure."""
+"""What a task is.
+
+A task family is one file: it reads data, builds samples, scores texts and draws its own figure.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from evaluation.types import Sample
 class Task(Protocol):
     """A set of samples and the way to score an answer to one of them.
 
-    The class of `conf/task/<file>.yaml` is the one that `TASK` names in the module that the yaml's `kind` names.
+    The class of `conf/task/<file>.yaml` is the one that `TASK` names in the module that the yaml's `kind`
+    names.
     """
 
     name: str

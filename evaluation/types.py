@@ -11,8 +11,9 @@ from typing import Any
 class Sample:
     """One item of a task, before any tokenizer has seen it.
 
-    The prompt is `context` followed directly by `question`. Where the protocol asks the question after compression,
-    only `context` is compressed. `references` may be empty only for tasks whose score needs none.
+    The prompt is `context` followed directly by `question`. Where the protocol asks the question after
+    compression, only `context` is compressed. `references` may be empty only for tasks whose score needs
+    none.
     """
 
     id: str
@@ -45,13 +46,21 @@ class Prompt:
 class Protocol:
     """The rules all methods of a table share. Every table prints them; docs/protocol.md gives the reasons.
 
-    template: `chat` wraps prompts in the model's own chat template where the sample allows it; `none` never does.
-    question: `in_prompt` compresses context and question together; `after_compression` feeds the question afterwards.
-    first_token: `full` takes the first new token from full attention; `compressed` runs the last prompt token again on
-        the compressed cache.
-    cache_heads: `kv` keeps one entry per key/value head; `query` repeats them per query head, as published code did.
+    template: `chat` wraps prompts in the model's own chat template where the sample allows it; `none` never
+        does.
+    question: `in_prompt` compresses context and question together; `after_compression` feeds the question
+        afterwards.
+    first_token: `full` takes the first new token from full attention; `compressed` runs the last prompt token
+        again on the compressed cache.
+    cache_heads: `kv` keeps one entry per key/value head; `query` repeats them per query head, as published
+        code did.
     stop_at_newline: `task` follows the sample, `always` ends every answer at a newline.
     max_prompt_tokens: prompts are cut in the middle to this many tokens; None means the model's own limit.
+    layout: how a task builds its prompts where the published ones differ: `fair` or `paper`.
+
+    The others are what the methods' configurations read from here, so that all of a table agree on them: the
+    observation window with its pooling, whether H2O and StreamingLLM evict while decoding, H2O's part of
+    recent tokens, the positions StreamingLLM counts and the pyramid's rounding.
     """
 
     name: str
@@ -61,3 +70,31 @@ class Protocol:
     cache_heads: str = "kv"
     stop_at_newline: str = "task"
     max_prompt_tokens: int | None = None
+    layout: str = "fair"
+    window: int = 8
+    kernel: int = 7
+    pooling: str = "max"
+    decode_eviction: bool | str = True
+    recent: int | float = 0.5
+    positions: str = "cache"
+    schedule: str = "exact"
+
+    def __post_init__(self) -> None:
+        for field_name, allowed in _CHOICES.items():
+            value = getattr(self, field_name)
+            if value not in allowed:
+                raise ValueError(f"protocol.{field_name}={value!r} is none of {', '.join(allowed)}")
+        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
+            raise ValueError(
+                f"protocol.max_prompt_tokens={self.max_prompt_tokens} must be at least 1, or null"
+            )
+
+
+_CHOICES = {
+    "template": ("chat", "none"),
+    "question": ("in_prompt", "after_compression"),
+    "first_token": ("full", "compressed"),
+    "cache_heads": ("kv", "query"),
+    "stop_at_newline": ("task", "always"),
+    "layout": ("fair", "paper"),
+}

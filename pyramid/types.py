@@ -14,9 +14,11 @@ from typing import Protocol
 class Request:
     """One prompt to be answered.
 
-    segments: token ids, fed one after another into the same cache. One segment is the ordinary prompt. With two, the
-        first is prefilled and compressed before the second is fed, so the compression never saw the second.
-    stop_ids: any of these ends the answer and is not part of it. They never apply to the first `min_new_tokens` tokens.
+    segments: token ids, fed one after another into the same cache. One segment is the ordinary prompt. With
+        two, the first is prefilled and compressed before the second is fed, so the compression never saw the
+        second.
+    stop_ids: any of these ends the answer and is not part of it. They never apply to the first
+        `min_new_tokens` tokens.
     """
 
     id: str
@@ -46,7 +48,8 @@ class Held:
 class Answer:
     """What one method made of one request.
 
-    seconds: wall time by phase (`prefill`, `compression`, `decode`), this sequence's equal share of its batch.
+    seconds: wall time by phase (`prefill`, `compression`, `decode`), this sequence's equal share of its
+        batch.
     error: why there is no answer; every other field is then empty, never a made-up value.
     """
 
@@ -65,7 +68,9 @@ class Answer:
 
 
 class Tokenizer(Protocol):
-    """The little that the harness needs of a tokenizer; transformers' tokenizers behind `pyramid.models` satisfy it."""
+    """The little that the harness needs of a tokenizer; transformers' tokenizers behind `pyramid.models`
+    satisfy it.
+    """
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Token ids of `text`; with `special`, the tokenizer's own start token is put in front."""
@@ -74,7 +79,9 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
 
     def chat(self, messages: Sequence[dict[str, str]]) -> str | None:
-        """The conversation rendered by the model's chat template, ready for the assistant; None if it has none."""
+        """The conversation rendered by the model's chat template, ready for the assistant; None if it has
+        none.
+        """
         ...
 
     @property

@@ -1,0 +1,339 @@
+"""Where keys and values live: one `LayerStore` per layer and group of rows, and the `CompressedCache` that
+transformers sees.
+
+State belongs to the cache of one call and never to the model. transformers' attention layers call `update`,
+which only hands the new keys and values through; the engine's attention function puts them into the stores,
+because only there every group of rows can have its own length. The reported sequence length is the logical
+one, so positions stay true however little is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from pyramid.selection import Lengths, is_full, take, valid
+from pyramid.types import Held
+
+if TYPE_CHECKING:
+    from pyramid.method import Method
+    from pyramid.rotary import Rotation
+
+
+class Phase(Flag):
+    """When a method looks: after the prompt, after a later turn's text, after tokens that only continue what
+    is there.
+    """
+
+    PROMPT = auto()
+    TURN = auto()
+    STEP = auto()
+
+
+SLACK = 64  # entries of free room when a buffer grows, so that a decoding step copies one entry and not all
+
+
+class LayerStore:
+    """The entries one layer holds for some rows.
+
+    keys, values: (rows, heads, entries, head size), right-aligned per row; see `pyramid.selection`.
+    lengths: entries of each row.
+    columns: further tensors (rows, heads, entries) that belong to the entries and are evicted with them, such
+        as H2O's mass.
+    fixed: further tensors (rows, ...) that belong to the rows as a whole.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, lengths: Sequence[int]) -> None:
+        self._keys, self._values = keys, values
+        self.entries = keys.shape[2]
+        self.lengths: Lengths = tuple(lengths)
+        self.columns: dict[str, Tensor] = {}
+        self.fixed: dict[str, Tensor] = {}
+
+    @property
+    def keys(self) -> Tensor:
+        return self._keys[:, :, : self.entries]
+
+    @property
+    def values(self) -> Tensor:
+        return self._values[:, :, : self.entries]
+
+    def append(self, keys: Tensor, values: Tensor, arriving: Sequence[int]) -> None:
+        """Add new entries at the end.
+
+        Args: keys, values: (rows, heads, new, size); arriving: how many of them each row really has.
+        """
+        start, new = self.entries, keys.shape[2]
+        if start + new > self._keys.shape[2]:
+            self._keys, self._values = _grown(self.keys, new), _grown(self.values, new)
+        self.entries = start + new
+        self._keys[:, :, start : self.entries] = keys
+        self._values[:, :, start : self.entries] = values
+        self.columns = {
+            name: torch.cat([c, c.new_zeros(*c.shape[:2], new)], 2) for name, c in self.columns.items()
+        }
+        before = self.lengths
+        self.lengths = tuple(a + b for a, b in zip(before, arriving, strict=True))
+        if not is_full(arriving, new):
+            self._close_gaps(before, arriving, start, new)
+
+    def _close_gaps(self, before: Lengths, arriving: Sequence[int], start: int, new: int) -> None:
+        """Rows whose new entries are padded on the left move that padding before their older entries."""
+        device = self._keys.device
+        slots = torch.arange(self.entries, device=device).repeat(len(before), 1)
+        for row, (old, fresh) in enumerate(zip(before, arriving, strict=True)):
+            real = torch.cat(
+                [torch.arange(start - old, start), torch.arange(start + new - fresh, start + new)]
+            )
+            slots[row, self.entries - old - fresh :] = real.to(device)
+        index = slots[:, None].expand(-1, self._keys.shape[1], -1)
+        self._gather(index)
+
+    def kept(self, index: Tensor, lengths: Sequence[int], columns: dict[str, Tensor]) -> LayerStore:
+        """A new store with only the entries of `index` (rows, heads, kept), which hold the last `lengths` of
+        each row.
+        """
+        store = LayerStore(take(self.keys, index), take(self.values, index), lengths)
+        store.columns = {name: take(column, index) for name, column in {**self.columns, **columns}.items()}
+        store.fixed = dict(self.fixed)
+        return store
+
+    def copy(self, columns: dict[str, Tensor]) -> LayerStore:
+        """The same entries in tensors of their own."""
+        store = LayerStore(self.keys.clone(), self.values.clone(), self.lengths)
+        store.columns = {name: column.clone() for name, column in {**self.columns, **columns}.items()}
+        store.fixed = dict(self.fixed)
+        return store
+
+    def drop_last(self) -> None:
+        """Forget the newest entry of every row."""
+        self.entries -= 1
+        self.lengths = tuple(length - 1 for length in self.lengths)
+        self.columns = {name: column[:, :, :-1] for name, column in self.columns.items()}
+
+    def select_rows(self, rows: Sequence[int]) -> LayerStore:
+        """A new store with only these rows, without padding that none of them needs."""
+        lengths = tuple(self.lengths[row] for row in rows)
+        skip = self.entries - max(lengths)
+        index = torch.tensor(list(rows), device=self._keys.device)
+        store = LayerStore(self.keys[index, :, skip:], self.values[index, :, skip:], lengths)
+        store.columns = {name: column[index, :, skip:] for name, column in self.columns.items()}
+        store.fixed = {name: tensor[index] for name, tensor in self.fixed.items()}
+        return store
+
+    def row_bytes(self, row: int, *, compressed: bool) -> int:
+        """Bytes that one row's entries hold, side data included, padding and free room not.
+
+        Args: compressed: whether the row has lost entries; only then its `fixed` tensors serve it and count.
+        """
+        per_entry = sum(t.shape[1] * t.shape[3] * t.element_size() for t in (self._keys, self._values))
+        per_entry += sum(c.shape[1] * c.element_size() for c in self.columns.values())
+        fixed = sum(t[row].numel() * t.element_size() for t in self.fixed.values()) if compressed else 0
+        return self.lengths[row] * per_entry + fixed
+
+    def _gather(self, index: Tensor) -> None:
+        self._keys, self._values = take(self.keys, index), take(self.values, index)
+        self.columns = {name: take(column, index) for name, column in self.columns.items()}
+
+
+def _grown(tensor: Tensor, new: int) -> Tensor:
+    """The same entries in a buffer with room for `new` and some more."""
+    rows, heads, entries, size = tensor.shape
+    grown = tensor.new_empty(rows, heads, entries + new + SLACK, size)
+    grown[:, :, :entries] = tensor
+    return grown
+
+
+@dataclass
+class Group:
+    """Rows that one method manages.
+
+    stores: one a layer, filled bottom up; tokens: real tokens each row has seen; prompt: the same when its
+        latest prompt or turn ended.
+    """
+
+    method: Method
+    stores: list[LayerStore] = field(default_factory=list)
+    tokens: Lengths = ()
+    prompt: Lengths = ()
+
+    def held(self, row: int) -> Held:
+        """What one row holds now."""
+        return Held(
+            tokens=tuple(store.lengths[row] for store in self.stores),
+            bytes=sum(s.row_bytes(row, compressed=s.lengths[row] < self.tokens[row]) for s in self.stores),
+        )
+
+    def compressed(self, row: int) -> bool:
+        return any(store.lengths[row] < self.tokens[row] for store in self.stores)
+
+
+@dataclass
+class Stream:
+    """The hidden states that travel up the layers during one forward pass.
+
+    lengths: real tokens of each row in the stream; index: (rows, tokens) where they stood in the input, None
+        while all are there;
+    mask: (rows, tokens) bool of real tokens or None; work: sum over the layers passed of each row's tokens.
+    """
+
+    lengths: Lengths
+    index: Tensor | None = None
+    narrowed: tuple[Tensor, Lengths] | None = None
+    work: list[int] = field(default_factory=list)
+
+
+class CompressedCache(Cache):
+    """What transformers holds as the cache of one batch.
+
+    Rows lie group after group. While the prompt is prefilled all groups share the same rows: each layer's
+    observation is shown to every method, each gets a store of its own, and the batch has one row a prompt.
+    Afterwards it has one row a prompt and method.
+
+    Args:
+        methods: one group each.
+        num_layers: decoder layers of the model.
+        heads: `kv` stores key/value heads; `query` repeats them per query head before anything is scored, as
+            published code did.
+    """
+
+    def __init__(self, methods: Sequence[Method], num_layers: int, heads: str = "kv") -> None:
+        super().__init__(layers=[])
+        assert heads in ("kv", "query"), heads
+        self.groups = [Group(method) for method in methods]
+        self.num_layers, self.heads = num_layers, heads
+        self.width = 0  # columns of the attention mask so far, padding included
+        self.phase = Phase.PROMPT  # of the forward pass under way
+        self.next_phase: Phase | None = None  # of the next one, where it differs from what its shape suggests
+        self.stream = Stream(())
+        self.compression_seconds = 0.0
+        self.full_entry_bytes = (
+            0  # what one token takes in all layers of an uncompressed key/value-head cache
+        )
+        self.rotation: Rotation | None = None
+        self._masks: dict[Any, Tensor] = {}
+
+    @property
+    def shared(self) -> bool:
+        """Whether the forward pass under way, or the next one, is the prompt's."""
+        return any(len(group.stores) < self.num_layers for group in self.groups)
+
+    @property
+    def rows(self) -> int:
+        return sum(len(group.tokens) for group in self.groups)
+
+    def begin(self, new: int, mask: Tensor | None, rows: int, phase: Phase) -> None:
+        """Note what arrives with this forward pass.
+
+        Args: new: tokens a row, padding included; mask: (rows, width + new) or None.
+        """
+        if mask is None or (new == 1 and self.width):
+            arriving = (new,) * rows
+        else:
+            arriving = _arriving(mask[:, -new:])
+        self.width += new
+        self.phase, self.stream, self._masks = phase, Stream(arriving, work=[0] * rows), {}
+        taken = 0
+        for group in self.groups:
+            if self.shared:
+                group.tokens = arriving
+            else:
+                mine = arriving[taken : taken + len(group.tokens)]
+                taken += len(mine)
+                group.tokens = tuple(a + b for a, b in zip(group.tokens, mine, strict=True))
+            if not phase & Phase.STEP:
+                group.prompt = group.tokens
+
+    def attention_mask(self, lengths: Lengths, entries: int, new: int, device: torch.device) -> Tensor | None:
+        """(rows, 1, new, entries) bool of what each new token sees, or None where the kernel's own causal
+        rule says the same.
+        """
+        if is_full(lengths, entries) and new in (1, entries):
+            return None
+        key = (lengths, entries, new, device)
+        if key not in self._masks:
+            mask = torch.ones(new, entries, dtype=torch.bool, device=device).tril(entries - new)
+            if not is_full(lengths, entries):
+                itself = torch.eye(entries, dtype=torch.bool, device=device)[entries - new :]
+                mask = (mask & valid(lengths, entries, device)[:, None, None, :]) | itself
+            self._masks[key] = mask.expand(len(lengths), 1, new, entries)
+        return self._masks[key]
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Let all other rows go.
+
+        Args: rows: ascending indices over all groups. A group without rows goes too.
+        """
+        start, groups = 0, []
+        for group in self.groups:
+            mine = [row - start for row in rows if start <= row < start + len(group.tokens)]
+            start += len(group.tokens)
+            if len(mine) == len(group.tokens):
+                groups.append(group)
+            elif mine:
+                stores = [store.select_rows(mine) for store in group.stores]
+                tokens, prompt = (
+                    tuple(values[row] for row in mine) for values in (group.tokens, group.prompt)
+                )
+                groups.append(Group(group.method, stores, tokens, prompt))
+        self.groups = groups
+
+    def drop_last(self) -> None:
+        """Forget the newest token of every row, so that it can be fed again."""
+        for group in self.groups:
+            group.tokens = tuple(tokens - 1 for tokens in group.tokens)
+            for store in group.stores:
+                store.drop_last()
+        self.width -= 1
+
+    # What transformers asks of a cache.
+
+    @property
+    def is_compileable(self) -> bool:
+        return False
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.width
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self.width
+
+    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:
+        new = query_length if isinstance(query_length, int) else query_length.shape[0]
+        return self.width + new, 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return -1
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        return -1
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        raise ValueError("a compressed cache cannot follow beam search: use num_beams=1")
+
+    def __len__(self) -> int:
+        return self.num_layers
+
+
+def _arriving(mask: Tensor) -> Lengths:
+    """Real tokens of each row.
+
+    Args: mask: (rows, new). Errors: ValueError if padding stands anywhere but on the left.
+    """
+    mask = mask.bool().cpu()
+    lengths = mask.sum(-1)
+    left_padded = torch.arange(mask.shape[1]) >= (mask.shape[1] - lengths)[:, None]
+    if not bool((mask == left_padded).all()):
+        raise ValueError("compressed attention needs padding on the left: set tokenizer.padding_side='left'")
+    return tuple(lengths.tolist())

@@ -1,0 +1,282 @@
+"""What a compression method is: it looks at one layer's attention and decides what stays.
+
+To add one, write a frozen dataclass in `pyramid/methods/<name>.py` whose fields are the parameters of
+`conf/method/<name>.yaml`, and point `METHOD` at it. Most methods only write `score`; see
+`pyramid/methods/snapkv.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from pyramid import scoring, selection
+from pyramid.budget import Budget, BudgetPolicy, Uniform, budget_tokens, check_budget
+from pyramid.cache import LayerStore, Phase
+from pyramid.selection import Lengths
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """Nothing goes.
+
+    columns: per-entry tensors (rows, heads, entries) to remember; they replace older ones of the same name.
+    """
+
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evict:
+    """Entries of this layer go; the model above does not notice.
+
+    index: (rows, heads, kept) entries that stay, ascending, right-aligned; lengths: how many each row keeps.
+    columns: as for `Keep`, given for all entries and evicted with them.
+    rejoin: how many of the oldest survivors are moved, by rotating their keys, to directly precede the
+        others, so that distances inside the cache have no gap where entries went. 0 leaves every key at its
+        true position.
+    """
+
+    index: Tensor
+    lengths: Lengths
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+    rejoin: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrow:
+    """Tokens leave the hidden-state stream: no layer above computes or stores them. This layer keeps all it
+    has.
+
+    index: (rows, kept) tokens of the stream that go on, ascending, right-aligned; lengths: how many of each
+        row.
+    """
+
+    index: Tensor
+    lengths: Lengths
+
+
+Decision = Keep | Evict | Narrow
+
+
+class Observation:
+    """What a method may see of one layer, right after its attention.
+
+    Expensive things are computed when asked for, once however many methods ask.
+
+    query: (rows, query heads, new, size); store: what the layer holds, the new tokens last.
+    query_lengths: new tokens of each row; tokens: all that each row has seen so far, new ones included;
+        prompt: all that it had seen when its prompt, or its latest turn, was complete. A share as budget is a
+        share of that.
+    """
+
+    def __init__(
+        self,
+        *,
+        layer: int,
+        num_layers: int,
+        phase: Phase,
+        query: Tensor,
+        store: LayerStore,
+        query_lengths: Lengths,
+        tokens: Lengths,
+        prompt: Lengths,
+        scaling: float,
+        normalizer: Tensor | None = None,
+    ) -> None:
+        self.layer, self.num_layers, self.phase = layer, num_layers, phase
+        self.query, self.store, self.scaling = query, store, scaling
+        self.query_lengths, self.tokens, self.prompt = query_lengths, tokens, prompt
+        self._normalizer = normalizer
+        self._memory: dict[Any, Any] = {}
+
+    @property
+    def lengths(self) -> Lengths:
+        """Entries each row holds in this layer, new ones included."""
+        return self.store.lengths
+
+    @property
+    def entries(self) -> int:
+        return self.store.entries
+
+    @property
+    def device(self) -> Any:
+        return self.query.device
+
+    def once(self, key: Any, compute: Callable[[], T]) -> T:
+        """The value of `compute()`, computed by whoever asks first under this key."""
+        if key not in self._memory:
+            self._memory[key] = compute()
+        return self._memory[key]
+
+    def window_attention(self, last: int) -> Tensor:
+        """(rows, kv heads, group, window, entries) attention of the last new tokens; see
+        `scoring.window_attention`.
+        """
+        compute = lambda: scoring.window_attention(  # noqa: E731
+            self.query,
+            self.store.keys,
+            self.scaling,
+            last=last,
+            lengths=self.lengths,
+            query_lengths=self.query_lengths,
+        )
+        return self.once(("window", last), compute)
+
+    def attention_mass(self) -> Tensor:
+        """(rows, kv heads, entries) attention from all new tokens; see `scoring.attention_mass`."""
+        compute = lambda: scoring.attention_mass(  # noqa: E731
+            self.query,
+            self.store.keys,
+            self.scaling,
+            lengths=self.lengths,
+            query_lengths=self.query_lengths,
+            normalizer=self._normalizer,
+        )
+        return self.once("mass", compute)
+
+    def age(self) -> tuple[Tensor, Tensor]:
+        """(entries,) distance from the newest entry, and (rows, entries) from the row's oldest; see
+        `selection.age`.
+        """
+        return self.once("age", lambda: selection.age(self.lengths, self.entries, self.device))
+
+    def ranking(self, scores: Tensor) -> Tensor:
+        """`selection.rank` of these scores, once for each score tensor."""
+        kept, ranking = self.once(
+            ("rank", id(scores)), lambda: (scores, selection.rank(scores, self.lengths))
+        )
+        assert kept is scores
+        return ranking
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A way to compress. Stateless: whatever has to be remembered between steps lies in the store's columns.
+
+    phases: when `observe` is called. needs_mass: asks attention kernels for the softmax denominators that
+        `attention_mass` can use.
+    own_prefill: changes the prompt's own computation, so that no other method can share its prefill.
+    """
+
+    version: ClassVar[int] = 1
+    needs_mass: ClassVar[bool] = False
+    own_prefill: ClassVar[bool] = False
+
+    @property
+    def phases(self) -> Phase:
+        return Phase.PROMPT | Phase.TURN
+
+    @abstractmethod
+    def observe(self, seen: Observation) -> Decision:
+        """Look at a layer and decide."""
+
+    def shorten(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        """The prompt as the model is to read it. Only methods with `own_prefill` may change it."""
+        return prompt
+
+    def parameters(self) -> dict[str, Any]:
+        """Every field, as plain values: what a result records."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvictingMethod(Method):
+    """Keeps the best-scored entries of every layer up to a budget.
+
+    budget: mean tokens per kv head and layer after the prompt, an int, or a share of the prompt in (0, 1].
+    """
+
+    budget: Budget
+
+    def __post_init__(self) -> None:
+        protected, what = self.protected
+        check_budget(self.budget, above=protected, what=what)
+
+    @property
+    def protected(self) -> tuple[int, str]:
+        """Entries that every layer keeps whatever their score, and what they are."""
+        return 0, "none"
+
+    @property
+    def policy(self) -> BudgetPolicy:
+        return Uniform()
+
+    @abstractmethod
+    def score(self, seen: Observation) -> Tensor:
+        """(rows, kv heads, entries): higher stays, +inf is sure to stay."""
+
+    def keep(self, seen: Observation) -> Lengths:
+        """Entries each row may hold in this layer.
+
+        Errors: ValueError for a prompt whose share is too small to hold what is protected.
+        """
+        return tuple(
+            min(self._allowed(seen, prompt), held)
+            for prompt, held in zip(seen.prompt, seen.lengths, strict=True)
+        )
+
+    def _allowed(self, seen: Observation, prompt: int) -> int:
+        protected, what = self.protected
+        budget = budget_tokens(self.budget, prompt)
+        if budget <= protected < prompt:
+            raise ValueError(
+                f"budget={self.budget} of a prompt of {prompt} tokens is {budget}, "
+                f"not above the {protected} that are always kept ({what})"
+            )
+        layers = self.policy.allocate(
+            budget=budget, window=protected, num_layers=seen.num_layers, length=max(prompt, 1)
+        )
+        return layers[seen.layer]
+
+    def observe(self, seen: Observation) -> Decision:
+        keep = self.keep(seen)
+        if keep == seen.lengths:
+            return Keep()
+        return Evict(index=selection.best(seen.ranking(self.score(seen)), keep), lengths=keep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CappedMethod(EvictingMethod):
+    """Holds its budget while the answer grows, too.
+
+    decode_eviction: True caps every sequence that its prompt brought over the budget; `always` also those
+        whose prompt fitted, once the answer outgrows the budget; False compresses once, after the prompt.
+    """
+
+    decode_eviction: bool | Literal["always"] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decode_eviction not in (True, False, "always"):
+            raise ValueError(f"decode_eviction={self.decode_eviction!r} is none of true, false, always")
+
+    @property
+    def phases(self) -> Phase:
+        return super().phases | (Phase.STEP if self.decode_eviction else Phase(0))
+
+    def keep(self, seen: Observation) -> Lengths:
+        keep = super().keep(seen)
+        if seen.phase is not Phase.STEP or self.decode_eviction == "always":
+            return keep
+        rows = zip(keep, seen.lengths, seen.tokens, strict=True)
+        return tuple(allowed if held < tokens else held for allowed, held, tokens in rows)
+
+
+def protect(scores: Tensor, seen: Observation, *, oldest: int = 0, newest: int | Sequence[int] = 0) -> Tensor:
+    """Scores with +inf for each row's oldest and newest entries.
+
+    Args: scores: (rows, heads, entries); newest: for all rows or for each.
+    """
+    from_newest, from_oldest = seen.age()
+    limits = torch.tensor([newest] if isinstance(newest, int) else list(newest), device=seen.device)[:, None]
+    sure = (from_newest < limits) | ((from_oldest >= 0) & (from_oldest < oldest))
+    return scores.masked_fill(sure[:, None, :], math.inf)

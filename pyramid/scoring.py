@@ -1,0 +1,118 @@
+"""What the methods measure on a layer's attention. Pure tensor functions, in float32 whatever the model's
+type.
+
+Shapes: rows r, query heads, key/value heads h, queries per key/value head g, new tokens q, stored entries k,
+head size d. New tokens are the last q of the k entries. Queries and entries are right-aligned per row, see
+`pyramid.selection`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pyramid.selection import is_full, valid
+
+BLOCK_ELEMENTS = 1 << 21  # attention weights held at once while masses are summed
+
+
+def window_attention(
+    query: Tensor,
+    key: Tensor,
+    scaling: float,
+    *,
+    last: int,
+    lengths: Sequence[int],
+    query_lengths: Sequence[int],
+) -> Tensor:
+    """The attention of the last tokens over all entries, causal and blind to padding.
+
+    Args: query: (r, h * g, q, d); key: (r, h, k, d); last: tokens of the window, at most q are used.
+    Returns: (r, h, g, window, k) float32; rows of the window that a sequence does not have are zero."""
+    last = min(last, query.shape[2])
+    logits = _logits(query[:, :, query.shape[2] - last :], key, scaling)
+    entries = key.shape[2]
+    hidden = torch.ones(last, entries, dtype=torch.bool, device=key.device).triu(entries - last + 1)
+    if not is_full(lengths, entries):
+        hidden = hidden | ~valid(lengths, entries, key.device)[:, None, None, None, :]
+    weights = logits.masked_fill(hidden, -math.inf).softmax(-1)
+    if min(query_lengths) < last:
+        weights = weights * valid(query_lengths, last, key.device)[:, None, None, :, None]
+    return weights.nan_to_num()
+
+
+def attention_mass(
+    query: Tensor,
+    key: Tensor,
+    scaling: float,
+    *,
+    lengths: Sequence[int],
+    query_lengths: Sequence[int],
+    normalizer: Tensor | None = None,
+) -> Tensor:
+    """The attention each entry receives, summed over all new tokens and the query heads of its group.
+
+    Works through blocks of queries, so memory grows with k and never with q * k.
+    Args:
+        query: (r, h * g, q, d); key: (r, h, k, d).
+        normalizer: (r, h * g, q) log of each query's softmax denominator, where the attention kernel gave it;
+            saves a pass.
+    Returns: (r, h, k) float32, summing to q * g over the entries of a sequence of q new tokens.
+    """
+    rows, query_heads, new, _ = query.shape
+    heads, entries = key.shape[1:3]
+    mass = torch.zeros(rows, heads, entries, device=key.device)
+    seen = None if is_full(lengths, entries) else valid(lengths, entries, key.device)[:, None, None, None, :]
+    voting = (
+        None if is_full(query_lengths, new) else valid(query_lengths, new, key.device)[:, None, None, :, None]
+    )
+    block = max(1, min(256, BLOCK_ELEMENTS // (rows * query_heads * entries)))
+    for start in range(0, new, block):
+        stop = min(start + block, new)
+        end = entries - new + stop
+        logits = _logits(query[:, :, start:stop], key[:, :, :end], scaling)
+        diagonal = logits[..., end - (stop - start) :]
+        diagonal.masked_fill_(
+            torch.ones(diagonal.shape[-2:], dtype=torch.bool, device=key.device).triu(1), -math.inf
+        )
+        if seen is not None:
+            logits.masked_fill_(~seen[..., :end], -math.inf)
+        if normalizer is None:
+            weights = logits.softmax(-1).nan_to_num_()
+        else:
+            log = normalizer[:, :, start:stop].reshape(rows, heads, -1, stop - start, 1)
+            weights = logits.sub_(log).exp_()
+        if voting is not None:
+            weights = weights.masked_fill_(~voting[..., start:stop, :], 0.0)
+        mass[..., :end] += weights.sum((2, 3))
+    return mass
+
+
+def pool(scores: Tensor, kernel: int, kind: str) -> Tensor:
+    """Smooth scores along the entries, length preserved.
+
+    Args: scores: (r, h, k); kernel: odd; kind: `max`, or `avg` where padding counts in the divisor, as
+    torch's default.
+    """
+    if kernel == 1:
+        return scores
+    if kind == "max":
+        return F.max_pool1d(scores, kernel, stride=1, padding=kernel // 2)
+    return F.avg_pool1d(scores, kernel, stride=1, padding=kernel // 2)
+
+
+def _logits(query: Tensor, key: Tensor, scaling: float) -> Tensor:
+    """(r, h, g, q, k) scaled dot products in float32."""
+    rows, query_heads, new, size = query.shape
+    heads, entries = key.shape[1:3]
+    grouped = query.reshape(rows, heads, -1, size)
+    return (
+        torch.matmul(grouped, key.transpose(2, 3))
+        .float()
+        .mul_(scaling)
+        .view(rows, heads, query_heads // heads, new, entries)
+    )

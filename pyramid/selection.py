@@ -1,0 +1,81 @@
+"""Choosing and gathering entries. Pure tensor functions.
+
+Rows of unlike length lie right-aligned in one tensor: row b's entries are the last `lengths[b]` of the entry
+axis, older ones first, and what stands before them is padding. Lengths are host integers, so nothing here
+waits for a device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Lengths = tuple[int, ...]
+
+
+def is_full(lengths: Sequence[int], entries: int) -> bool:
+    """Whether no row has padding."""
+    return all(length == entries for length in lengths)
+
+
+def valid(lengths: Sequence[int], entries: int, device: torch.device) -> Tensor:
+    """(rows, entries) bool: the entries that belong to their row."""
+    starts = torch.tensor([entries - length for length in lengths], device=device)
+    return torch.arange(entries, device=device) >= starts[:, None]
+
+
+def age(lengths: Sequence[int], entries: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Distance of each entry from its row's ends.
+
+    Returns: (entries,) 0 for the newest entry, and (rows, entries) 0 for the oldest, negative for padding."""
+    slots = torch.arange(entries, device=device)
+    starts = torch.tensor([entries - length for length in lengths], device=device)
+    return entries - 1 - slots, slots - starts[:, None]
+
+
+def rank(scores: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Entries from best to worst; ties go to the older entry, padding comes last.
+
+    Args: scores: (rows, ..., entries). Returns: int64 indices of the same shape.
+    A stable sort rather than topk, whose ties fall differently under padding and on other devices."""
+    entries = scores.shape[-1]
+    if not is_full(lengths, entries):
+        mask = valid(lengths, entries, scores.device).view(len(lengths), *[1] * (scores.dim() - 2), entries)
+        scores = scores.masked_fill(~mask, -math.inf)
+    return scores.sort(dim=-1, descending=True, stable=True).indices
+
+
+def best(ranking: Tensor, keep: Sequence[int]) -> Tensor:
+    """The `keep[b]` best entries of each row, oldest first, right-aligned.
+
+    Args: ranking: from `rank`. Returns: (rows, ..., max(keep)) indices; where a row keeps fewer, its first
+    slots hold 0.
+    """
+    kept = max(keep)
+    index = ranking[..., :kept]
+    if not is_full(keep, kept):
+        limits = torch.tensor(list(keep), device=ranking.device).view(len(keep), *[1] * (ranking.dim() - 1))
+        index = index.masked_fill(torch.arange(kept, device=ranking.device) >= limits, -1)
+    return index.sort(dim=-1).values.clamp_(min=0)
+
+
+def take(tensor: Tensor, index: Tensor) -> Tensor:
+    """Gather entries.
+
+    Args: tensor: (rows, heads, entries, ...), index: (rows, heads, kept). Returns: (rows, heads, kept, ...).
+    """
+    tail = tensor.shape[3:]
+    return tensor.gather(2, index.reshape(*index.shape, *[1] * len(tail)).expand(*index.shape, *tail))
+
+
+def take_tokens(tensor: Tensor, index: Tensor) -> Tensor:
+    """Gather along a stream.
+
+    Args: tensor: (rows or 1, tokens, ...), index: (rows, kept). Returns: (rows, kept, ...).
+    """
+    tail = tensor.shape[2:]
+    tensor = tensor.expand(index.shape[0], *tensor.shape[1:])
+    return tensor.gather(1, index.reshape(*index.shape, *[1] * len(tail)).expand(*index.shape, *tail))
