@@ -1,0 +1,300 @@
+"""Runs the cells of a table: several methods and budgets on the same samples, in company.
+
+The samples are cut into batches once, from the full list, whatever is already done. A run that was stopped
+therefore computes whole batches again and writes only the lines that are missing: its files end up equal to
+those of a run that was never stopped.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from evaluation.prompts import Prompter
+from evaluation.results import Run, RunFolder, RunSpec, environment
+from evaluation.summary import summarize
+from evaluation.task import Task
+from evaluation.types import Prompt, Sample
+from pyramid.types import Answer, Held, Request
+
+
+class Generator(Protocol):
+    """What the runner needs of a model."""
+
+    def generate(self, requests: Sequence[Request], methods: Sequence[Any]) -> Sequence[Sequence[Answer]]:
+        """One list of answers for each method, in order, and in it one answer for each request, in order.
+
+        What cannot be answered gets an answer with `error`; an exception concerns the whole call."""
+        ...
+
+
+class Interrupted(KeyboardInterrupt):
+    """The process was asked to end; what is recorded stays, and the same command goes on from there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One row of a table: a method with its budget, and the folder of its results."""
+
+    method: Any
+    folder: RunFolder
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.folder.spec
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it, SIGTERM and SIGUSR1 raise `Interrupted`, as Ctrl-C raises KeyboardInterrupt.
+
+    Schedulers send these before a time limit or a preemption. Outside the main thread it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: object) -> None:
+        raise Interrupted(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def choose(
+    samples: Sequence[Sample], *, limit: int | None = None, ids: Sequence[str] | None = None, seed: int = 0
+) -> list[Sample]:
+    """A part of a task's samples, in their own order: those named by `ids`, and at most `limit` of them.
+
+    `limit` takes the samples whose ids come first when ordered by a hash of seed and id. The choice thus is
+    spread over the task, the same on every machine, and contained in the choice for any higher limit.
+    Errors: ValueError if nothing is left, or for an unknown id or a limit below 1."""
+    known = [sample.id for sample in samples]
+    if len(set(known)) < len(known):
+        twice = next(id for id in known if known.count(id) > 1)
+        raise ValueError(f"the task has two samples named {twice!r}; samples need names of their own")
+    wanted = {ids} if isinstance(ids, str) else set(known if ids is None else ids)
+    for unknown in sorted(wanted - set(known)):
+        near = difflib.get_close_matches(unknown, known, n=3, cutoff=0) or ["none"]
+        raise ValueError(f"the task has no sample {unknown!r}; the nearest are {', '.join(near)}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}, which leaves no samples; give a number from 1 on")
+    if not wanted:
+        raise ValueError("there are no samples to run; check the task's parameters and ids")
+    ranked = sorted(wanted, key=lambda id: hashlib.sha256(f"{seed}:{id}".encode()).digest())
+    chosen = set(ranked[:limit])
+    return [sample for sample in samples if sample.id in chosen]
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    task: Task,
+    prompter: Prompter,
+    generator: Generator,
+    *,
+    batch_size: int,
+    progress: bool = True,
+    device: str = "not stated",
+) -> list[Run]:
+    """Compute what is missing of `cells`, which differ in method and budget only; return a run for each.
+
+    Samples are answered longest prompt first, so that memory is tried at the start. A sample that fails is
+    recorded with its error and stops nothing else. However this ends, every folder is closed.
+    Errors: ValueError for user mistakes and a full disk; RunBusy if another process computes one of the
+    cells; KeyboardInterrupt passes through, and leaves runs that go on where they stopped."""
+    assert len({cell.spec.setting for cell in cells}) == 1, "cells in company share all but method and budget"
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; give a number from 1 on")
+    unique = {cell.spec.key: cell for cell in cells}
+    with ExitStack() as folders:
+        for cell in unique.values():
+            folders.enter_context(cell.folder)
+        pending = [cell for cell in unique.values() if not cell.folder.run.complete]
+        if pending:
+            spec = pending[0].spec
+            limit, ids = spec.subset.get("limit"), spec.subset.get("ids")
+            samples = choose(task.samples(prompter), limit=limit, ids=ids, seed=spec.seed)
+            work = _Work(task, samples, {sample.id: prompter.render(sample) for sample in samples}, generator)
+            work.run(pending, batch_size, progress, environment(device))
+        runs = {key: cell.folder.run for key, cell in unique.items()}
+        return [runs[cell.spec.key] for cell in cells]
+
+
+class _Work:
+    """What is computed for the cells in company."""
+
+    def __init__(
+        self, task: Task, samples: Sequence[Sample], prompts: Mapping[str, Prompt], generator: Generator
+    ) -> None:
+        self.task = task
+        self.prompts = prompts
+        self.generator = generator
+        self.order = sorted(samples, key=lambda sample: prompts[sample.id].tokens, reverse=True)
+
+    def run(
+        self, cells: Sequence[Cell], batch_size: int, progress: bool, environment: Mapping[str, str]
+    ) -> None:
+        order = [sample.id for sample in self.order]
+        try:
+            for cell in cells:
+                _check(cell.folder, order)
+                cell.folder.begin(environment)
+            with _bar(progress, self.task.name, len(order)) as advance:
+                for start in range(0, len(order), batch_size):
+                    batch = self.order[start : start + batch_size]
+                    self._answer(batch, [cell for cell in cells if _lacks(cell.folder, batch)])
+                    advance(len(batch))
+            for cell in cells:
+                records = [cell.folder.records[id] for id in order]
+                environments = cell.folder.environments
+                summary = summarize(records, spec=cell.spec, task=self.task, environments=environments)
+                cell.folder.finish(summary, order)
+        except Exception:
+            for cell in cells:
+                if cell.folder.run.summary is None:
+                    cell.folder.abort(traceback.format_exc())
+            raise
+
+    def _answer(self, batch: Sequence[Sample], cells: Sequence[Cell]) -> None:
+        """Answer `batch` for `cells`, and record what each of them lacks."""
+        if not cells:
+            return
+        requests = [_request(sample, self.prompts[sample.id]) for sample in batch]
+        table = _generate(self.generator, requests, [cell.method for cell in cells])
+        for cell, answers in zip(cells, table, strict=True):
+            for sample, (answer, trace) in zip(batch, answers, strict=True):
+                assert answer.id == sample.id, f"the answer to {sample.id!r} bears the id {answer.id!r}"
+                if sample.id not in cell.folder.records:
+                    record, trace = self._judge(sample, answer, trace)
+                    if record["error"] is not None:
+                        cell.folder.write_failure(sample.id, trace)
+                    cell.folder.append(record)
+
+    def _judge(self, sample: Sample, answer: Answer, trace: str) -> tuple[dict[str, Any], str]:
+        """The record of one sample, and why it failed if it did. What cannot be judged has failed."""
+        scores: dict[str, float] = {}
+        error = answer.error
+        if error is None:
+            try:
+                scores = _checked(self.task.score(sample, answer.text))
+            except Exception as problem:
+                error, trace = f"the answer could not be scored: {_sentence(problem)}", traceback.format_exc()
+        return _record(sample, self.prompts[sample.id], answer, scores, error), trace
+
+
+def _check(folder: RunFolder, order: Sequence[str]) -> None:
+    strangers = sorted(folder.records.keys() - set(order))
+    if strangers:
+        raise ValueError(
+            f"{folder.path} holds sample {strangers[0]!r}, which the task lacks; move that folder away"
+        )
+
+
+def _lacks(folder: RunFolder, batch: Sequence[Sample]) -> bool:
+    return any(sample.id not in folder.records for sample in batch)
+
+
+def _request(sample: Sample, prompt: Prompt) -> Request:
+    return Request(
+        id=sample.id,
+        segments=prompt.segments,
+        max_new_tokens=sample.max_new_tokens,
+        min_new_tokens=sample.min_new_tokens,
+        stop_ids=prompt.stop_ids,
+    )
+
+
+def _generate(
+    generator: Generator, requests: Sequence[Request], methods: Sequence[Any]
+) -> list[list[tuple[Answer, str]]]:
+    """Answers by method, each with the reason in full if it failed.
+
+    If a call raises, each method is tried by itself, and then each request by itself, so that only those
+    fail that cannot be answered. The retries stand outside the handler: the exception holds on to the
+    memory of the failed call.
+    """
+    try:
+        table = generator.generate(requests, methods)
+        return [[(answer, answer.error or "") for answer in answers] for answers in table]
+    except Exception as error:
+        sentence, trace = _sentence(error), traceback.format_exc()
+    if len(methods) > 1:
+        return [_generate(generator, requests, [method])[0] for method in methods]
+    if len(requests) > 1:
+        return [[_generate(generator, [request], methods)[0][0] for request in requests]]
+    return [[(Answer(id=requests[0].id, error=sentence), trace)]]
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _checked(scores: Mapping[str, float]) -> dict[str, float]:
+    for metric, value in scores.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{metric} is {value}, outside of [0, 1]")
+    return {metric: float(value) for metric, value in scores.items()}
+
+
+def _record(
+    sample: Sample, prompt: Prompt, answer: Answer, scores: Mapping[str, float], error: str | None
+) -> dict[str, Any]:
+    answered = answer.error is None
+    assert not answered or (answer.held_after_prompt and answer.held_at_end), "an answer says what it held"
+    return {
+        "id": sample.id,
+        "text": answer.text,
+        "scores": scores,
+        "references": list(sample.references),
+        "prompt_tokens": prompt.tokens,
+        "new_tokens": len(answer.token_ids) if answered else None,
+        "finish": answer.finish,
+        "truncated": prompt.truncated,
+        "compressed": answer.compressed if answered else None,
+        **_held("kept_tokens", "bytes_after_prompt", answer.held_after_prompt),
+        **_held("kept_tokens_at_end", "bytes_at_end", answer.held_at_end),
+        "full_bytes_after_prompt": answer.full_bytes_after_prompt if answered else None,
+        "prefill_work": answer.prefill_work if answered else None,
+        "seconds": answer.seconds,
+        "prompt_head": prompt.head,
+        "prompt_tail": prompt.tail,
+        "meta": dict(sample.meta),
+        "error": error,
+    }
+
+
+def _held(tokens: str, size: str, held: Held | None) -> dict[str, Any]:
+    return {tokens: None if held is None else list(held.tokens), size: None if held is None else held.bytes}
+
+
+@contextmanager
+def _bar(progress: bool, name: str, total: int) -> Iterator[Any]:
+    """Yields what advances a progress bar on a terminal's standard error; elsewhere it is silent."""
+    if not (progress and sys.stderr.isatty()):
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        *Progress.get_default_columns()[:2],
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        job = bar.add_task(name, total=total)
+        yield lambda count: bar.advance(job, count)
