@@ -177,7 +177,8 @@ class HubCheckpoint:
                 )
             )
             weight_files(path)
-            return path if (path / "config.json").exists() else None
+            if (path / "config.json").exists() and any(path.glob("tokenizer*")):
+                return path
         return None
 
     def _wanted(self) -> list[str]:
