@@ -77,7 +77,7 @@ def json_line(value: Mapping[str, Any]) -> str:
 
 
 def json_page(value: Any) -> str:
-    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def read_json(file: Path) -> Any:

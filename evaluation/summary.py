@@ -16,14 +16,15 @@ Record = Mapping[str, Any]
 def summarize(
     records: Sequence[Record], *, spec: RunSpec, task: Task, environments: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
-    """What a run scored, held and cost.
+    """What a run scored, held and cost; the headline metric comes first in `scores`.
 
     Failed samples are counted and enter no mean. `intervals` has a metric only where the task's score is
     the mean of its samples' scores. `held` is in tokens per layer and key/value head, and in bytes over all
     layers; each number is a mean over samples. `seconds` are sums over samples.
     """
     answered = [record for record in records if record["error"] is None]
-    scores = task.summarize(answered) if answered else {}
+    summed = task.summarize(answered) if answered else {}
+    scores = {metric: summed[metric] for metric in task.metrics if metric in summed} | summed
     held = _held(answered)
     return {
         "n": len(records),
