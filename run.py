@@ -44,7 +44,7 @@ def main() -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except Exception as error:
+    except Exception as error:  # Hydra's own errors; any other is a fault of ours and keeps its traceback
         if not type(error).__module__.startswith(("hydra", "omegaconf")):
             raise
         print(f"error: {command_line.explain(error)}", file=sys.stderr)

@@ -134,7 +134,7 @@ def _run_company(loaded: Any, company: list[Plan], progress: bool) -> list[Run]:
         tokenizer=loaded.tokenizer,
         first_token=job.protocol.first_token,
         cache_heads=job.protocol.cache_heads,
-        kernel=loaded.attention,
+        kernel=loaded.model.config._attn_implementation,
     )
     prompter = Prompter(tokenizer=loaded.tokenizer, protocol=job.protocol, model_max_length=loaded.max_length)
     cells = [

@@ -22,6 +22,7 @@ SETTINGS = {
     "batch_size": "prompts read together; changes speed, not results",
     "seed": "of the choice of samples and of random eviction",
     "results_dir": "where results go (results)",
+    "data.path": "a data set on this machine: folder, archive or file",
 }
 EXAMPLES = (
     ("python run.py method=snapkv budget=64", "one method at one budget"),
@@ -93,16 +94,29 @@ def check(arguments: list[str]) -> None:
 def explain(error: Exception) -> str:
     """What Hydra or OmegaConf objected to, in one sentence."""
     text = str(error)
-    for pattern in (r"Could not override '([^']+)'", r"Key '([^']+)' is not in struct"):
-        if found := re.search(pattern, text):
+    for pattern in (r"full_key: (\S+)", r"Could not override '([^']+)'"):
+        if not isinstance(error, ValueError) and (found := re.search(pattern, text)):
             return unknown_setting(found.group(1))
     return " ".join(text.split("\n\n")[0].split())
 
 
 def unknown_setting(name: str) -> str:
-    near = get_close_matches(name.split(".")[0], [*GROUPS, *SETTINGS], 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near and near[0] != name else "run.py --cfg job shows all settings."
+    group, _, parameter = name.partition(".")
+    known = (
+        [f"{group}.{key}" for key in _keys(group)] if parameter and group in GROUPS else [*GROUPS, *SETTINGS]
+    )
+    near = get_close_matches(name, known, 1, 0.6)
+    hint = f"did you mean {near[0]}?" if near else "python run.py --cfg job shows all settings."
     return f"unknown setting {name!r}: {hint}"
+
+
+def _keys(group: str) -> set[str]:
+    """Parameters that any file of a group has."""
+    return {
+        key
+        for file in (CONF / group).glob("*.yaml")
+        for key in re.findall(r"^(\w+):", file.read_text(), re.MULTILINE)
+    }
 
 
 def _check_option(group: str, value: str) -> None:

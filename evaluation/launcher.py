@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from evaluation import bench, command_line, table
-
-NAME = "company"
 
 
 class CompanyLauncher(Launcher):
@@ -33,17 +31,18 @@ class CompanyLauncher(Launcher):
 
 
 def register() -> None:
-    """Make `hydra/launcher=company` known."""
+    """Let Hydra accept the launcher that conf/hydra/launcher/company.yaml names."""
     Plugins.instance().register(CompanyLauncher)
-    node = {"_target_": f"{CompanyLauncher.__module__}.{CompanyLauncher.__name__}"}
-    ConfigStore.instance().store(group="hydra/launcher", name=NAME, node=node)
 
 
 def execute(configs: Sequence[DictConfig]) -> int:
-    """Run the configured jobs, print what came of them, and return the exit code.
-
-    Errors: ValueError for bad input, before anything expensive."""
-    report = bench.run([_job(config) for config in configs])
+    """Run the configured jobs, print what came of them, and return the exit code: 0, 1 if anything failed, 2 for
+    bad input, which is refused before anything expensive."""
+    try:
+        report = bench.run([_job(config) for config in configs])
+    except (ValueError, OmegaConfBaseException) as error:
+        print(f"error: {command_line.explain(error)}", file=sys.stderr)
+        return 2
     table.print_table(report.runs, sys.stdout)
     for failure in report.failures:
         print(f"failed: {failure}", file=sys.stderr)
@@ -55,7 +54,7 @@ def _job(config: DictConfig) -> bench.Job:
     OmegaConf.set_readonly(config, False)
     values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     values.pop("hydra", None)
-    known = {*command_line.GROUPS, *command_line.SETTINGS}
+    known = {setting.split(".")[0] for setting in (*command_line.GROUPS, *command_line.SETTINGS)}
     for name in values:
         if name not in known:
             raise ValueError(command_line.unknown_setting(name))

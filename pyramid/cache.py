@@ -9,7 +9,8 @@ one, so positions stay true however little is stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ class LayerStore:
     lengths: entries of each row.
     columns: further tensors (rows, heads, entries) that belong to the entries and are evicted with them, such
         as H2O's mass.
-    fixed: further tensors (rows, ...) that belong to the rows as a whole.
+    fixed: further tensors (rows, ...) that belong to the rows as a whole; marks: host integers, one a row.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, lengths: Sequence[int]) -> None:
@@ -55,6 +56,7 @@ class LayerStore:
         self.lengths: Lengths = tuple(lengths)
         self.columns: dict[str, Tensor] = {}
         self.fixed: dict[str, Tensor] = {}
+        self.marks: dict[str, Lengths] = {}
 
     @property
     def keys(self) -> Tensor:
@@ -95,20 +97,33 @@ class LayerStore:
         index = slots[:, None].expand(-1, self._keys.shape[1], -1)
         self._gather(index)
 
-    def kept(self, index: Tensor, lengths: Sequence[int], columns: dict[str, Tensor]) -> LayerStore:
-        """A new store with only the entries of `index` (rows, heads, kept), which hold the last `lengths` of
-        each row.
-        """
-        store = LayerStore(take(self.keys, index), take(self.values, index), lengths)
-        store.columns = {name: take(column, index) for name, column in {**self.columns, **columns}.items()}
-        store.fixed = dict(self.fixed)
+    def kept(self, index: Tensor, lengths: Sequence[int]) -> LayerStore:
+        """A new store with only the entries of `index` (rows, heads, kept), which hold the last `lengths` of each row."""
+        columns = {name: take(column, index) for name, column in self.columns.items()}
+        return self._with(take(self.keys, index), take(self.values, index), lengths, columns)
+
+    def copy(self) -> LayerStore:
+        """The same entries in tensors of their own."""
+        columns = {name: column.clone() for name, column in self.columns.items()}
+        return self._with(self.keys.clone(), self.values.clone(), self.lengths, columns)
+
+    def _with(
+        self, keys: Tensor, values: Tensor, lengths: Sequence[int], columns: dict[str, Tensor]
+    ) -> LayerStore:
+        store = LayerStore(keys, values, lengths)
+        store.columns, store.fixed, store.marks = columns, dict(self.fixed), dict(self.marks)
         return store
 
-    def copy(self, columns: dict[str, Tensor]) -> LayerStore:
-        """The same entries in tensors of their own."""
-        store = LayerStore(self.keys.clone(), self.values.clone(), self.lengths)
-        store.columns = {name: column.clone() for name, column in {**self.columns, **columns}.items()}
-        store.fixed = dict(self.fixed)
+    def remembering(
+        self, columns: Mapping[str, Tensor], fixed: Mapping[str, Tensor], marks: Mapping[str, Lengths]
+    ) -> LayerStore:
+        """The same entries in the same tensors, with these things remembered on top of the others."""
+        store = copy.copy(self)
+        store.columns, store.fixed, store.marks = (
+            {**self.columns, **columns},
+            {**self.fixed, **fixed},
+            {**self.marks, **marks},
+        )
         return store
 
     def drop_last(self) -> None:
@@ -125,17 +140,16 @@ class LayerStore:
         store = LayerStore(self.keys[index, :, skip:], self.values[index, :, skip:], lengths)
         store.columns = {name: column[index, :, skip:] for name, column in self.columns.items()}
         store.fixed = {name: tensor[index] for name, tensor in self.fixed.items()}
+        store.marks = {name: tuple(values[row] for row in rows) for name, values in self.marks.items()}
         return store
 
-    def row_bytes(self, row: int, *, compressed: bool) -> int:
-        """Bytes that one row's entries hold, side data included, padding and free room not.
+    def row_bytes(self, row: int) -> int:
+        """Bytes that one row's entries hold, padding and free room not counted, side data included.
 
-        Args: compressed: whether the row has lost entries; only then its `fixed` tensors serve it and count.
-        """
+        What a row holds of `fixed` tensors, which are as wide as the batch needs, stands in the mark `bytes`."""
         per_entry = sum(t.shape[1] * t.shape[3] * t.element_size() for t in (self._keys, self._values))
         per_entry += sum(c.shape[1] * c.element_size() for c in self.columns.values())
-        fixed = sum(t[row].numel() * t.element_size() for t in self.fixed.values()) if compressed else 0
-        return self.lengths[row] * per_entry + fixed
+        return self.lengths[row] * per_entry + (self.marks["bytes"][row] if "bytes" in self.marks else 0)
 
     def _gather(self, index: Tensor) -> None:
         self._keys, self._values = take(self.keys, index), take(self.values, index)
@@ -162,12 +176,13 @@ class Group:
     stores: list[LayerStore] = field(default_factory=list)
     tokens: Lengths = ()
     prompt: Lengths = ()
+    bottom: Lengths = ()
 
     def held(self, row: int) -> Held:
         """What one row holds now."""
         return Held(
             tokens=tuple(store.lengths[row] for store in self.stores),
-            bytes=sum(s.row_bytes(row, compressed=s.lengths[row] < self.tokens[row]) for s in self.stores),
+            bytes=sum(store.row_bytes(row) for store in self.stores),
         )
 
     def compressed(self, row: int) -> bool:
@@ -247,6 +262,7 @@ class CompressedCache(Cache):
                 mine = arriving[taken : taken + len(group.tokens)]
                 taken += len(mine)
                 group.tokens = tuple(a + b for a, b in zip(group.tokens, mine, strict=True))
+                group.bottom = group.stores[0].lengths
             if not phase & Phase.STEP:
                 group.prompt = group.tokens
 

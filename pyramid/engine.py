@@ -191,7 +191,7 @@ def attend(
         if cache.phase & group.method.phases:
             seen = _observation(cache, group, module.layer_idx, query[rows], store, mine, scaling, normalizer)
             decision = group.method.observe(seen)
-            group.stores[module.layer_idx] = _carried_out(decision, seen, cache, alone=True)
+            group.stores[module.layer_idx] = _carried_out(decision, seen, cache)
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
 
@@ -214,6 +214,7 @@ def _observation(
         query_lengths=arriving,
         tokens=group.tokens,
         prompt=group.prompt,
+        bottom=group.bottom,
         scaling=scaling,
         normalizer=normalizer,
     )
@@ -226,32 +227,26 @@ def _admit(cache: CompressedCache, seen: Observation) -> None:
     taken = False
     for group in cache.groups:
         decision = group.method.observe(seen) if cache.phase & group.method.phases else Keep()
-        store = _carried_out(decision, seen, cache, alone=not taken)
-        taken = taken or store is seen.store
-        group.stores.append(store)
+        if taken and not isinstance(decision, Evict):  # two groups must not append to the same tensors
+            group.stores.append(_carried_out(decision, seen, cache).copy())
+            continue
+        taken = taken or not isinstance(decision, Evict)
+        group.stores.append(_carried_out(decision, seen, cache))
     _synchronize(seen.query)
     cache.compression_seconds += time.perf_counter() - started
 
 
-def _carried_out(decision: Decision, seen: Observation, cache: CompressedCache, *, alone: bool) -> LayerStore:
-    """The store that a decision leaves.
-
-    alone: nobody else holds the observed store, so it may be handed on as it is.
-    """
+def _carried_out(decision: Decision, seen: Observation, cache: CompressedCache) -> LayerStore:
+    """The store that a decision leaves of the observed one, which itself stays as it is."""
+    store = seen.store.remembering(decision.columns, decision.fixed, decision.marks)
     match decision:
-        case Evict(index=index, lengths=lengths, columns=columns, rejoin=rejoin):
-            store = seen.store.kept(index, lengths, dict(columns))
+        case Evict(index=index, lengths=lengths, rejoin=rejoin):
+            store = store.kept(index, lengths)
             if rejoin:
                 _rejoin(store, seen, rejoin, cache.rotation)
-            return store
         case Narrow(index=index, lengths=lengths):
             cache.stream.narrowed = (index, lengths)
-            return seen.store
-        case Keep(columns=columns):
-            if not alone:
-                return seen.store.copy(dict(columns))
-            seen.store.columns.update(columns)
-            return seen.store
+    return store
 
 
 def _rejoin(store: LayerStore, seen: Observation, count: int, turn: Rotation | None) -> None:
@@ -261,14 +256,18 @@ def _rejoin(store: LayerStore, seen: Observation, count: int, turn: Rotation | N
     over steps.
     """
     if turn is None:
-        raise ValueError("this model has no rotary embedding: use positions=true")
+        raise ValueError("this model has no rotary embedding: use method.positions=true")
     starts = torch.tensor([store.entries - length for length in store.lengths], device=store.keys.device)
-    slots = starts[:, None] + torch.arange(count, device=store.keys.device)
+    slots = (starts[:, None] + torch.arange(count, device=store.keys.device)).clamp(max=store.entries - 1)
     index = slots[:, None, :, None].expand(-1, store.keys.shape[1], -1, store.keys.shape[3])
-    if "rejoined" not in store.fixed:
-        store.fixed["rejoined"] = store.keys.gather(2, index)
+    first = store.keys.gather(2, index)
+    if "rejoined" in store.fixed:
+        moved = torch.tensor([bool(size) for size in store.marks["bytes"]], device=first.device)
+        first = torch.where(moved[:, None, None, None], store.fixed["rejoined"], first)
     gaps = [tokens - length for tokens, length in zip(seen.tokens, store.lengths, strict=True)]
-    store.keys.scatter_(2, index, turn(store.fixed["rejoined"], gaps))
+    store.fixed["rejoined"] = first
+    store.marks["bytes"] = tuple(first[0].numel() * first.element_size() if gap else 0 for gap in gaps)
+    store.keys.scatter_(2, index, turn(first, gaps))
 
 
 def _attention(

@@ -132,6 +132,9 @@ class _Batch:
             prompts = [self.methods[0].shorten(prompt) for prompt in prompts]
         if not all(prompts):
             raise ValueError("an empty prompt cannot be answered: it needs at least one token")
+        for method in self.methods:
+            for prompt in prompts:
+                method.check(length=len(prompt), num_layers=self.cache.num_layers)
         logits = self._feed(prompts, [0] * len(prompts), Phase.PROMPT).repeat(len(self.methods), 1)
         work = list(self.cache.stream.work)
         self.rows = [

@@ -26,16 +26,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """Nothing goes.
+    """Nothing goes. What is to be remembered replaces what was remembered under the same name:
 
-    columns: per-entry tensors (rows, heads, entries) to remember; they replace older ones of the same name.
+    columns: per-entry tensors (rows, heads, entries), which later go with their entries.
+    fixed: per-row tensors (rows, ...); marks: per-row host integers.
     """
 
     columns: Mapping[str, Tensor] = field(default_factory=dict)
+    fixed: Mapping[str, Tensor] = field(default_factory=dict)
+    marks: Mapping[str, Lengths] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evict:
+class Evict(Keep):
     """Entries of this layer go; the model above does not notice.
 
     index: (rows, heads, kept) entries that stay, ascending, right-aligned; lengths: how many each row keeps.
@@ -47,24 +50,21 @@ class Evict:
 
     index: Tensor
     lengths: Lengths
-    columns: Mapping[str, Tensor] = field(default_factory=dict)
     rejoin: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Narrow:
-    """Tokens leave the hidden-state stream: no layer above computes or stores them. This layer keeps all it
-    has.
+class Narrow(Keep):
+    """Tokens leave the hidden-state stream: no layer above computes or stores them. This layer keeps all it has.
 
-    index: (rows, kept) tokens of the stream that go on, ascending, right-aligned; lengths: how many of each
-        row.
+    index: (rows, kept) tokens of the stream that go on, ascending, right-aligned; lengths: how many of each.
     """
 
     index: Tensor
     lengths: Lengths
 
 
-Decision = Keep | Evict | Narrow
+Decision = Keep  # or one of its two kinds, Evict and Narrow
 
 
 class Observation:
@@ -89,12 +89,14 @@ class Observation:
         query_lengths: Lengths,
         tokens: Lengths,
         prompt: Lengths,
+        bottom: Lengths,
         scaling: float,
         normalizer: Tensor | None = None,
     ) -> None:
         self.layer, self.num_layers, self.phase = layer, num_layers, phase
         self.query, self.store, self.scaling = query, store, scaling
         self.query_lengths, self.tokens, self.prompt = query_lengths, tokens, prompt
+        self.bottom = bottom
         self._normalizer = normalizer
         self._memory: dict[Any, Any] = {}
 
@@ -143,6 +145,21 @@ class Observation:
         )
         return self.once("mass", compute)
 
+    def weighted_attention(self, weights: Tensor) -> Tensor:
+        """(rows, kv heads, entries) attention from the last new tokens, each counted by its weight.
+
+        Args: weights: (rows, window)."""
+        window = weights.shape[1]
+        return scoring.attention_mass(
+            self.query[:, :, self.query.shape[2] - window :],
+            self.store.keys,
+            self.scaling,
+            lengths=self.lengths,
+            query_lengths=tuple(min(length, window) for length in self.query_lengths),
+            normalizer=None if self._normalizer is None else self._normalizer[:, :, -window:],
+            weights=weights,
+        )
+
     def age(self) -> tuple[Tensor, Tensor]:
         """(entries,) distance from the newest entry, and (rows, entries) from the row's oldest; see
         `selection.age`.
@@ -178,6 +195,10 @@ class Method(ABC):
     @abstractmethod
     def observe(self, seen: Observation) -> Decision:
         """Look at a layer and decide."""
+
+    def check(self, *, length: int, num_layers: int) -> None:
+        """Refuse a prompt before it is read. Args: length: its tokens. Errors: ValueError with the mend."""
+        return
 
     def shorten(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """The prompt as the model is to read it. Only methods with `own_prefill` may change it."""
@@ -215,27 +236,28 @@ class EvictingMethod(Method):
         """(rows, kv heads, entries): higher stays, +inf is sure to stay."""
 
     def keep(self, seen: Observation) -> Lengths:
-        """Entries each row may hold in this layer.
-
-        Errors: ValueError for a prompt whose share is too small to hold what is protected.
-        """
+        """Entries each row may hold in this layer."""
         return tuple(
             min(self._allowed(seen, prompt), held)
             for prompt, held in zip(seen.prompt, seen.lengths, strict=True)
         )
 
     def _allowed(self, seen: Observation, prompt: int) -> int:
-        protected, what = self.protected
-        budget = budget_tokens(self.budget, prompt)
-        if budget <= protected < prompt:
-            raise ValueError(
-                f"budget={self.budget} of a prompt of {prompt} tokens is {budget}, "
-                f"not above the {protected} that are always kept ({what})"
-            )
+        budget, (protected, _) = budget_tokens(self.budget, prompt), self.protected
+        if prompt <= max(budget, protected):
+            return max(budget, prompt)
         layers = self.policy.allocate(
-            budget=budget, window=protected, num_layers=seen.num_layers, length=max(prompt, 1)
+            budget=budget, window=protected, num_layers=seen.num_layers, length=prompt
         )
         return layers[seen.layer]
+
+    def check(self, *, length: int, num_layers: int) -> None:
+        budget, (protected, what) = budget_tokens(self.budget, length), self.protected
+        if budget <= protected < length:
+            raise ValueError(
+                f"budget={self.budget} of a prompt of {length} tokens is {budget}, "
+                f"not above the {protected} that are always kept ({what})"
+            )
 
     def observe(self, seen: Observation) -> Decision:
         keep = self.keep(seen)

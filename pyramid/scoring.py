@@ -53,6 +53,7 @@ def attention_mass(
     lengths: Sequence[int],
     query_lengths: Sequence[int],
     normalizer: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """The attention each entry receives, summed over all new tokens and the query heads of its group.
 
@@ -61,6 +62,7 @@ def attention_mass(
         query: (r, h * g, q, d); key: (r, h, k, d).
         normalizer: (r, h * g, q) log of each query's softmax denominator, where the attention kernel gave it;
             saves a pass.
+        weights: (r, q) how much each query counts; 1 if not given.
     Returns: (r, h, k) float32, summing to q * g over the entries of a sequence of q new tokens.
     """
     rows, query_heads, new, _ = query.shape
@@ -82,13 +84,15 @@ def attention_mass(
         if seen is not None:
             logits.masked_fill_(~seen[..., :end], -math.inf)
         if normalizer is None:
-            weights = logits.softmax(-1).nan_to_num_()
+            attention = logits.softmax(-1).nan_to_num_()
         else:
             log = normalizer[:, :, start:stop].reshape(rows, heads, -1, stop - start, 1)
-            weights = logits.sub_(log).exp_()
+            attention = logits.sub_(log).exp_()
         if voting is not None:
-            weights = weights.masked_fill_(~voting[..., start:stop, :], 0.0)
-        mass[..., :end] += weights.sum((2, 3))
+            attention = attention.masked_fill_(~voting[..., start:stop, :], 0.0)
+        if weights is not None:
+            attention = attention * weights[:, None, None, start:stop, None]
+        mass[..., :end] += attention.sum((2, 3))
     return mass
 
 

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from pyramid.cache import CompressedCache
 from pyramid.engine import attached, cache_argument
 from pyramid.generation import Generator
+from pyramid.method import Method
 from pyramid.methods import build, names
 from pyramid.types import Answer, Request
 
@@ -22,12 +23,14 @@ CONF = Path(__file__).resolve().parents[3] / "conf"
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 LENGTHS = (300, 40, 200, 97, 130, 300)
 BUDGET = 64
+REACHABLE = {"pyramidinfer": 0.85}  # methods that cannot go as low as BUDGET on every prompt here
 
 
-def configured(name: str, budget: float = BUDGET, *overrides: str) -> Any:
-    """The method as the command line would build it."""
+def configured(name: str, budget: Any = None, *overrides: str) -> Any:
+    """The method as the command line would build it, by default at a budget that it can hold on these prompts."""
+    budget = REACHABLE.get(name, BUDGET) if budget is None else budget
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("config", ["~model", "~suite", f"method={name}", f"budget={budget}", *overrides])
+        config = compose("config", [f"method={name}", f"budget={budget}", *overrides])
     parameters: Any = OmegaConf.to_container(config.method, resolve=True)
     return build(**{"budget": config.budget, **parameters})
 
@@ -72,12 +75,15 @@ def test_a_fitting_prompt_is_answered_as_fullkv_answers_it(
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("budget", [BUDGET, 0.25])
+@pytest.mark.parametrize("budget", [BUDGET, 0.25, 260, 0.85])
 def test_the_budget_is_held_to_the_token(
     name: str, budget: float, generator: Generator, requests_of: Any
 ) -> None:
     answers = generator.generate(requests_of((300, 299)), [configured(name, budget)])[0]
     for answer in answers:
+        if name in REACHABLE and budget in (BUDGET, 0.25):
+            assert answer.error is not None and "out of reach" in answer.error
+            continue
         assert answer.error is None
         assert answer.held_after_prompt is not None
         share = int(budget * answer.prompt_tokens + 0.5) if isinstance(budget, float) else budget
@@ -106,7 +112,7 @@ def test_repetition_changes_nothing(name: str, generator: Generator, requests_of
 def test_the_newest_token_stays(name: str, tiny_model: Any, prompt_of: Any) -> None:
     """Its key, computed in the lowest layer from the token alone, is the last entry of every head."""
     method = configured(name)
-    if method.own_prefill:
+    if type(method).shorten is not Method.shorten:
         pytest.skip("cuts the prompt's text instead of its cache")
     model, prompt = tiny_model(), prompt_of(300)
     found = []
@@ -124,10 +130,10 @@ def test_first_token_comes_from_full_attention(name: str, generator: Generator, 
     `first_token`).
     """
     if configured(name).own_prefill:
-        pytest.skip("reads another prompt")
+        pytest.skip("changes the prompt's own computation")
     requests = requests_of((300,), new=1)
     expected = generator.generate(requests, [build("fullkv")])[0][0].token_ids
-    for budget in (299, BUDGET):
+    for budget in (299, None):
         assert generator.generate(requests, [configured(name, budget)])[0][0].token_ids == expected
 
 
@@ -159,6 +165,16 @@ def test_methods_that_cap_hold_their_budget_at_every_step(generator: Generator, 
     for name, at_end in {"h2o": 64, "streamingllm": 64, "snapkv": 64 + 149, "pyramidkv": 64 + 149}.items():
         held = generator.generate(requests, [configured(name)])[0][0].held_at_end
         assert held is not None and held.mean_tokens == at_end, name
+
+
+def test_a_short_row_beside_a_long_one_keeps_its_own_sinks(generator: Generator, requests_of: Any) -> None:
+    """A prompt shorter than the sinks, whose answer outgrows the budget, streams as it would alone."""
+    requests, method = (
+        requests_of((300, 2), new=90),
+        configured("streamingllm", 32, "protocol.decode_eviction=always"),
+    )
+    together = told(generator.generate(requests, [method])[0])
+    assert together == [told(generator.generate([request], [method])[0])[0] for request in requests]
 
 
 @pytest.mark.parametrize("name", ["h2o", "streamingllm"])
