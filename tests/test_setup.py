@@ -1,4 +1,4 @@
-"""What installs the project says the same thing everywhere: pyproject, constraints, conda file, Makefile and CI."""
+"""All that installs the project says the same: pyproject, constraints, conda file, Makefile and CI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -77,12 +76,7 @@ def test_the_conda_file_has_valid_specs_and_installs_what_make_installs() -> Non
     assert version in Requirement(f"python{PROJECT['requires-python']}").specifier
     (pip,) = [item["pip"] for item in described["dependencies"] if isinstance(item, dict)]
     assert pip == ["-c constraints.txt", "-e .[dev]"]
-    assert "pip install" in (ROOT / "Makefile").read_text()
-
-
-def test_a_wrong_conda_spec_would_be_noticed() -> None:
-    with pytest.raises(Exception, match="invalid"):
-        MatchSpec("numpy>=>1")
+    assert "-e '.[dev]' -c $(2)" in (ROOT / "Makefile").read_text()
 
 
 def test_make_alone_explains_every_target() -> None:

@@ -38,7 +38,7 @@ for action, model_id, revision in json.loads(sys.argv[1]):
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves the files of one folder as org/tiny, refuses org/gated, claims that org/huge is huge, knows no other."""
+    """Serves a folder's files as org/tiny, refuses org/gated, calls org/huge huge, and knows no other."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -118,7 +118,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 def run(
     home: Path, address: str, hub: Hub, *steps: tuple[str, str, str | None]
 ) -> list[tuple[dict[str, Any], list[str]]]:
-    """What each step gave and what it asked of the hub, in a fresh process with its own empty caches at first."""
+    """What each step gave and what it asked of the hub, in a fresh process whose caches are in `home`."""
     environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(home), "PYRAMID_CACHE": str(home)}
     environment |= {"OMP_NUM_THREADS": "1"}
     for name in ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_HUB_CACHE", "http_proxy", "HTTP_PROXY"):
