@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 HUB_TIMEOUT_SECONDS = 5.0
 SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 class Checkpoint(Protocol):
@@ -177,8 +178,8 @@ class HubCheckpoint:
                 )
             )
             weight_files(path)
-            if (path / "config.json").exists() and any(path.glob("tokenizer*")):
-                return path
+            require_tokenizer(path)
+            return path
         return None
 
     def _wanted(self) -> list[str]:
@@ -270,8 +271,17 @@ def weight_files(folder: Path) -> list[Path]:
     raise ValueError(f"{folder} holds no weights: model.safetensors or its parts are expected there")
 
 
+def require_tokenizer(folder: Path) -> None:
+    """Errors: ValueError without tokenizer files, of which some transformers would make an empty one."""
+    if not any((folder / name).exists() for name in TOKENIZER_FILES):
+        raise ValueError(f"{folder} holds no tokenizer: {TOKENIZER_FILES[0]} is expected there")
+
+
 def folder_sha256(folder: Path) -> str:
-    """One hash of all that shapes a model's answers: configuration, tokenizer and weights."""
+    """One hash of all that shapes a model's answers: configuration, tokenizer and weights.
+
+    Errors: ValueError if tokenizer or weights are not there."""
+    require_tokenizer(folder)
     small = sorted({path for pattern in SMALL_FILES for path in folder.glob(pattern)})
     digest = hashlib.sha256()
     for path in [*small, *weight_files(folder)]:
