@@ -1,0 +1,217 @@
+"""Benchmark data as published: rows of JSON lines in folders, gzip files and zip archives, on this machine.
+
+Reading never touches the network. What is not here is fetched once, by `python -m scripts.fetch NAME`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pyramid.download import cache_folder
+
+ENDINGS = (".jsonl", ".jsonl.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a benchmark's data is published: files of a data-set repository on the Hugging Face hub."""
+
+    name: str
+    repository: str
+    files: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where the fetched files lie, or where a user may put them."""
+        return cache_folder() / "data" / self.name
+
+
+SOURCES: Mapping[str, Source] = {
+    source.name: source
+    for source in (Source(name="longbench", repository="THUDM/LongBench", files=("data.zip",)),)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of a table, not yet parsed, so that a bad one harms no other. where: its file and number."""
+
+    where: str
+    text: bytes
+
+    def parse(self) -> Row:
+        """Errors: ValueError naming file and line."""
+        try:
+            value = json.loads(self.text)
+        except ValueError as error:
+            raise ValueError(f"{self.where}: no valid JSON ({error})") from error
+        if not isinstance(value, dict):
+            raise ValueError(f"{self.where}: {_shown(value)} where a JSON object is expected")
+        return Row(where=self.where, fields=value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The fields of a line. Errors of all methods: ValueError naming file, line and field."""
+
+    where: str
+    fields: Mapping[str, Any]
+
+    def text(self, field: str) -> str:
+        value = self.value(field)
+        if not isinstance(value, str):
+            raise self.wrong(field, f"is {_shown(value)} and no text")
+        return value
+
+    def number(self, field: str) -> int:
+        value = self.value(field)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.wrong(field, f"is {_shown(value)} and no whole number")
+        return value
+
+    def texts(self, field: str) -> tuple[str, ...]:
+        """A list of texts with at least one in it."""
+        value = self.value(field)
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self.wrong(field, f"is {_shown(value)} and no list of texts")
+        if not value:
+            raise self.wrong(field, "is an empty list")
+        return tuple(value)
+
+    def within(self, field: str) -> Row:
+        """The object that is the value of `field`."""
+        value = self.value(field)
+        if not isinstance(value, dict):
+            raise self.wrong(field, f"is {_shown(value)} and no JSON object")
+        return Row(where=f"{self.where}, in {field!r}", fields=value)
+
+    def value(self, field: str) -> Any:
+        if field not in self.fields:
+            raise self.wrong(field, "is missing")
+        return self.fields[field]
+
+    def wrong(self, field: str, what: str) -> ValueError:
+        return ValueError(f"{self.where}: field {field!r} {what}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A file of JSON lines, plain, compressed (`.gz`) or as a member of a zip archive."""
+
+    path: Path
+    member: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}!{self.member}" if self.member else str(self.path)
+
+    def lines(self) -> Iterator[Line]:
+        """Its lines in order, blank ones left out. Errors: ValueError if the file ends too soon."""
+        number = 0
+        try:
+            with self._open() as file:
+                packed = (self.member or self.path.name).endswith(".gz")
+                for number, line in enumerate(gzip.GzipFile(fileobj=file) if packed else file, 1):
+                    if line.strip():
+                        yield Line(where=f"{self}, line {number}", text=line)
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+            raise ValueError(f"{self} cannot be read beyond line {number} ({error})") from error
+
+    def _open(self) -> IO[bytes]:
+        return zipfile.ZipFile(self.path).open(self.member) if self.member else self.path.open("rb")
+
+
+def find_table(source: Source, name: str, path: Path | str | None = None) -> Table:
+    """The table `name` of a benchmark.
+
+    `path`, where given, is the only place looked at: a folder, a zip archive as published, or the file
+    itself. Otherwise it is the user's cache folder, then what the hub's own cache already holds.
+
+    Errors: ValueError naming the places that were tried and the command that fetches the data."""
+    place = source.folder if path is None else Path(path).expanduser()
+    table = find_in(place, name)
+    tried = str(place)
+    if table is None and path is None:
+        table = next(filter(None, (find_in(file, name) for file in _in_hub_cache(source))), None)
+        tried += " or the Hugging Face hub's cache"
+    if table is None:
+        raise ValueError(
+            f"{source.name} has no table {name!r} ({name}.jsonl, {name}.jsonl.gz, or one of these in a zip "
+            f"archive) in {tried}; say where it is with data.path=PATH, or fetch it once with: "
+            f"python -m scripts.fetch {source.name}"
+        )
+    return table
+
+
+def find_in(place: Path, name: str) -> Table | None:
+    """The table `name` in a folder, its `data` folder or an archive there; or `place` itself if it is one.
+
+    Errors: ValueError if an archive cannot be read."""
+    if place.is_file():
+        if place.suffix == ".zip":
+            return _in_archive(place, name)
+        return Table(path=place) if place.name.endswith(ENDINGS) else None
+    for folder in (place, place / "data"):
+        for ending in ENDINGS:
+            if (folder / f"{name}{ending}").is_file():
+                return Table(path=folder / f"{name}{ending}")
+    for archive in sorted(place.glob("*.zip")):
+        table = _in_archive(archive, name)
+        if table is not None:
+            return table
+    return None
+
+
+def fetch(source: Source) -> list[Path]:
+    """Download what of `source` is not yet in the user's cache folder, and return its files.
+
+    Errors: ValueError with the reason and another way in one sentence."""
+    files = [source.folder / file for file in source.files]
+    missing = [file for file, path in zip(source.files, files, strict=True) if not path.is_file()]
+    try:
+        for file in missing:
+            _download(source, file)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")
+        raise ValueError(
+            f"{source.repository} could not be fetched from the Hugging Face hub ({type(error).__name__}: "
+            f"{reason}); copy {', '.join(source.files)} from another machine into {source.folder}"
+        ) from error
+    return files
+
+
+def _download(source: Source, file: str) -> None:
+    from huggingface_hub import hf_hub_download
+
+    source.folder.mkdir(parents=True, exist_ok=True)
+    hf_hub_download(source.repository, file, repo_type="dataset", local_dir=source.folder)
+
+
+def _in_hub_cache(source: Source) -> list[Path]:
+    """Files that the hub's own library fetched at another time; looks at the disk only."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = (try_to_load_from_cache(source.repository, file, repo_type="dataset") for file in source.files)
+    return [Path(each) for each in found if isinstance(each, str)]
+
+
+def _in_archive(archive: Path, name: str) -> Table | None:
+    try:
+        with zipfile.ZipFile(archive) as content:
+            members = content.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{archive} cannot be read ({error}); delete it and get it again") from error
+    wanted = [f"{name}{ending}" for ending in ENDINGS]
+    found = next((member for member in members if member.rsplit("/", 1)[-1] in wanted), None)
+    return None if found is None else Table(path=archive, member=found)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
