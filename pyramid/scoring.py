@@ -9,7 +9,7 @@ head size d. New tokens are the last q of the k entries. Queries and entries are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyramid.selection import is_full, valid
 
-BLOCK_ELEMENTS = 1 << 21  # attention weights held at once while masses are summed
+BLOCK_ELEMENTS = 1 << 19  # attention weights held at once while masses are summed
 
 
 def window_attention(
@@ -57,7 +57,8 @@ def attention_mass(
 ) -> Tensor:
     """The attention each entry receives, summed over all new tokens and the query heads of its group.
 
-    Works through blocks of queries, so memory grows with k and never with q * k.
+    Works through blocks of queries, so memory grows with k and never with q * k. An attention weight is
+    exp(scaling * q.k - normaliser), so one matrix product with one more column gives its exponent.
     Args:
         query: (r, h * g, q, d); key: (r, h, k, d).
         normalizer: (r, h * g, q) log of each query's softmax denominator, where the attention kernel gave it;
@@ -65,35 +66,52 @@ def attention_mass(
         weights: (r, q) how much each query counts; 1 if not given.
     Returns: (r, h, k) float32, summing to q * g over the entries of a sequence of q new tokens.
     """
-    rows, query_heads, new, _ = query.shape
+    rows, query_heads, new, size = query.shape
     heads, entries = key.shape[1:3]
+    full = is_full(lengths, entries)
+    if normalizer is None:
+        normalizer = _normalizer(query, key, scaling, lengths)
+    shift = -normalizer
+    if weights is not None:
+        shift = shift + weights.log()[:, None]
+    if not is_full(query_lengths, new):
+        shift = shift.masked_fill(~valid(query_lengths, new, key.device)[:, None], -math.inf)
+    extended_query = torch.cat([query.float() * scaling, shift[..., None]], -1).view(rows, heads, -1, new, size + 1)
+    extended_key = F.pad(key.float(), (0, 1), value=1.0).transpose(2, 3)
     mass = torch.zeros(rows, heads, entries, device=key.device)
-    seen = None if is_full(lengths, entries) else valid(lengths, entries, key.device)[:, None, None, None, :]
-    voting = (
-        None if is_full(query_lengths, new) else valid(query_lengths, new, key.device)[:, None, None, :, None]
-    )
-    block = max(1, min(256, BLOCK_ELEMENTS // (rows * query_heads * entries)))
-    for start in range(0, new, block):
-        stop = min(start + block, new)
-        end = entries - new + stop
+    for start, stop, end in _blocks(rows * query_heads, new, entries):
+        block = extended_query[:, :, :, start:stop].reshape(rows, heads, -1, size + 1)
+        exponents = torch.matmul(block, extended_key[..., :end]).view(rows, heads, -1, stop - start, end)
+        exponents[..., end - (stop - start) :].masked_fill_(_future(stop - start, key.device), -math.inf)
+        mass[..., :end] += exponents.exp_().sum((2, 3))
+    return mass if full else mass * valid(lengths, entries, key.device)[:, None]
+
+
+def _normalizer(query: Tensor, key: Tensor, scaling: float, lengths: Sequence[int]) -> Tensor:
+    """(r, h * g, q) log of each query's softmax denominator; infinite for queries that see nothing."""
+    rows, query_heads, new, _ = query.shape
+    entries = key.shape[2]
+    hidden = None if is_full(lengths, entries) else ~valid(lengths, entries, key.device)[:, None, None, None, :]
+    found = torch.empty(rows, query_heads, new, device=query.device)
+    for start, stop, end in _blocks(rows * query_heads, new, entries):
         logits = _logits(query[:, :, start:stop], key[:, :, :end], scaling)
-        diagonal = logits[..., end - (stop - start) :]
-        diagonal.masked_fill_(
-            torch.ones(diagonal.shape[-2:], dtype=torch.bool, device=key.device).triu(1), -math.inf
-        )
-        if seen is not None:
-            logits.masked_fill_(~seen[..., :end], -math.inf)
-        if normalizer is None:
-            attention = logits.softmax(-1).nan_to_num_()
-        else:
-            log = normalizer[:, :, start:stop].reshape(rows, heads, -1, stop - start, 1)
-            attention = logits.sub_(log).exp_()
-        if voting is not None:
-            attention = attention.masked_fill_(~voting[..., start:stop, :], 0.0)
-        if weights is not None:
-            attention = attention * weights[:, None, None, start:stop, None]
-        mass[..., :end] += attention.sum((2, 3))
-    return mass
+        logits[..., end - (stop - start) :].masked_fill_(_future(stop - start, key.device), -math.inf)
+        if hidden is not None:
+            logits.masked_fill_(hidden[..., :end], -math.inf)
+        found[:, :, start:stop] = logits.logsumexp(-1).flatten(1, 2)
+    return found.masked_fill_(found == -math.inf, math.inf)
+
+
+def _blocks(heads: int, new: int, entries: int) -> Iterator[tuple[int, int, int]]:
+    """First and last query of each block and the number of entries that its last query sees."""
+    step = max(1, min(256, BLOCK_ELEMENTS // (heads * entries)))
+    for start in range(0, new, step):
+        stop = min(start + step, new)
+        yield start, stop, entries - new + stop
+
+
+def _future(tokens: int, device: torch.device) -> Tensor:
+    return torch.ones(tokens, tokens, dtype=torch.bool, device=device).triu(1)
 
 
 def pool(scores: Tensor, kernel: int, kind: str) -> Tensor:
