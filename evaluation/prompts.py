@@ -65,7 +65,9 @@ class Prompter:
     def _segments(self, rendered: str, question: str) -> tuple[tuple[int, ...], ...]:
         if self.protocol.question == "in_prompt" or not question:
             return (self._encode(rendered),)
-        cut = rendered.rindex(question)
+        cut = rendered.rfind(question)
+        if cut < 0:  # templates may strip what stands at a message's ends
+            cut = rendered.rindex(question.strip())
         return (self._encode(rendered[:cut]), tuple(self.tokenizer.encode(rendered[cut:])))
 
     def _shorten(self, sample: Sample, limit: int) -> tuple[str, str]:
@@ -81,10 +83,11 @@ class Prompter:
                 self.tokenizer.decode(ids[: room - half]),
                 self.tokenizer.decode(ids[len(ids) - half :]),
             )
-            if len(self._encode(self._wrap(head + tail, sample))) <= limit:
+            excess = len(self._encode(self._wrap(head + tail, sample))) - limit
+            if excess <= 0:
                 question = sample.question if tail.endswith(sample.question) else tail
                 return head + tail, question
-            room -= 1
+            room -= excess
         raise ValueError(
             f"sample {sample.id!r}: an answer of {sample.max_new_tokens} tokens and the prompt's template do not fit "
             f"into the model's {self.model_max_length} positions"
