@@ -9,7 +9,7 @@ from evaluation.statistics import bootstrap_interval, paired_difference
 
 
 def test_the_same_values_in_any_order_give_the_same_interval():
-    values = [0.0, 1.0, 1.0, 0.5, 0.25, 1.0]
+    values = np.random.default_rng(7).random(9).tolist()
     assert bootstrap_interval(values) == bootstrap_interval(values[::-1])
     assert bootstrap_interval(values, resamples=50, seed=1) != bootstrap_interval(
         values, resamples=50, seed=3

@@ -165,7 +165,13 @@ def test_piped_text_has_no_control_codes_and_whole_sentences(sweep, monkeypatch)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     text = printed(sweep)
     assert "\x1b" not in text
-    assert any(line.endswith("each its share of a batch") for line in text.splitlines())
+    (sentence,) = [line for line in text.splitlines() if line.startswith("tokens per layer")]
+    assert sentence.endswith("each its share of a batch")
+
+
+def test_brackets_are_text_and_no_markup(tmp_path):
+    run = make(tmp_path, "snapkv", 128, [1.0], subset={"limit": None, "ids": ["bold", "red"]})
+    assert "ids [bold, red]" in printed([run])
 
 
 def test_output_that_knows_only_ascii_is_no_obstacle(sweep):
