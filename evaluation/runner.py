@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol
 
 from evaluation.prompts import Prompter
@@ -32,6 +33,7 @@ class Generator(Protocol):
     def generate(self, requests: Sequence[Request], methods: Sequence[Any]) -> Sequence[Sequence[Answer]]:
         """One list of answers for each method, in order, and in it one answer for each request, in order.
 
+        The requests of one call have equally many segments.
         What cannot be answered gets an answer with `error`; an exception concerns the whole call."""
         ...
 
@@ -141,7 +143,7 @@ class _Work:
         self.task = task
         self.prompts = prompts
         self.generator = generator
-        self.order = sorted(samples, key=lambda sample: prompts[sample.id].tokens, reverse=True)
+        self.order = sorted(samples, key=self._size, reverse=True)
 
     def run(
         self, cells: Sequence[Cell], batch_size: int, progress: bool, environment: Mapping[str, str]
@@ -152,8 +154,7 @@ class _Work:
                 _check(cell.folder, order)
                 cell.folder.begin(environment)
             with _bar(progress, self.task.name, len(order)) as advance:
-                for start in range(0, len(order), batch_size):
-                    batch = self.order[start : start + batch_size]
+                for batch in self._batches(batch_size):
                     self._answer(batch, [cell for cell in cells if _lacks(cell.folder, batch)])
                     advance(len(batch))
             for cell in cells:
@@ -166,6 +167,17 @@ class _Work:
                 if cell.folder.run.summary is None:
                     cell.folder.abort(traceback.format_exc())
             raise
+
+    def _size(self, sample: Sample) -> tuple[int, int]:
+        prompt = self.prompts[sample.id]
+        return len(prompt.segments), prompt.tokens
+
+    def _batches(self, batch_size: int) -> Iterator[list[Sample]]:
+        """All samples in order, those of a batch with equally many segments."""
+        for _, alike in groupby(self.order, key=lambda sample: self._size(sample)[0]):
+            samples = list(alike)
+            for start in range(0, len(samples), batch_size):
+                yield samples[start : start + batch_size]
 
     def _answer(self, batch: Sequence[Sample], cells: Sequence[Cell]) -> None:
         """Answer `batch` for `cells`, and record what each of them lacks."""

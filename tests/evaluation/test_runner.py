@@ -138,9 +138,9 @@ def run(
     root: Path, generator: Echo, *, keeps: Sequence[int] = (8, 12), task: Any = None, **options: Any
 ) -> Any:
     task = task or Copy()
-    limit = options.pop("limit", None)
+    limit, protocol = options.pop("limit", None), options.pop("protocol", PROTOCOL)
     cells = [Cell(method=Tail(keep), folder=RunFolder(root, spec_of(keep, task, limit))) for keep in keeps]
-    prompter = Prompter(tokenizer=CharacterTokenizer(), protocol=PROTOCOL, model_max_length=100)
+    prompter = Prompter(tokenizer=CharacterTokenizer(), protocol=protocol, model_max_length=100)
     return run_cells(cells, task, prompter, generator, **{"batch_size": 3, "device": "cpu", **options})
 
 
@@ -207,6 +207,19 @@ def test_longest_prompts_come_first_and_equal_ones_keep_their_order(tmp_path):
     order = [(-record["prompt_tokens"], record["meta"]["i"]) for record in done.records]
     assert order == sorted(order)
     assert len({tokens for tokens, _ in order}) < len(order), "some prompts are of one length"
+
+
+def test_a_batch_never_mixes_prompts_of_one_and_of_two_segments(tmp_path):
+    @dataclass(frozen=True)
+    class HalfAsked(Copy):
+        def samples(self, prompter: Prompter) -> list[Sample]:
+            return [replace(s, question="?" * (s.meta["i"] % 2)) for s in super().samples(prompter)]
+
+    sizes = []
+    generator = Echo(before=lambda requests, methods: sizes.append({len(r.segments) for r in requests}))
+    protocol = replace(PROTOCOL, question="after_compression")
+    (done,) = run(tmp_path, generator, keeps=[8], task=HalfAsked(), protocol=protocol)
+    assert sizes == [{2}] * 4 + [{1}] * 4 and done.summary["n"] == 20
 
 
 def test_cells_in_company_leave_what_each_leaves_alone(tmp_path, unbroken):
@@ -405,7 +418,7 @@ def test_killed_between_batches_or_inside_a_line(tmp_path, unbroken, kill_at, te
 
 def test_killed_at_random_moments_the_files_end_equal(tmp_path, unbroken):
     draw = random.Random(5)
-    for _ in range(8):
+    for _ in range(6):
         with start(tmp_path) as process:
             assert process.stdout is not None
             process.stdout.readline()
