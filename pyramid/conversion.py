@@ -5,16 +5,23 @@ transformers reads GGUF files itself, but takes half a minute each time; a folde
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyramid.download import cache_folder, make_folder, say
 from pyramid.silence import first_line, quiet
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+LAYOUT = 1  # of the folders written here: counted up when it changes, so that older ones are not used
+CONTROL = 3  # gguf.TokenType.CONTROL
+
 
 def _target(sha256: str) -> Path:
-    return cache_folder() / "models" / f"gguf-{sha256}"
+    return cache_folder() / "models" / f"gguf-{LAYOUT}-{sha256}"
 
 
 def converted(sha256: str) -> Path | None:
@@ -45,17 +52,17 @@ def convert_once(path: Path, sha256: str) -> Path:
 def _convert(path: Path, folder: Path) -> None:
     """Write the model and the tokenizer of the GGUF file at `path` into `folder`, weights as float32."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from gguf import GGUFReader
+    from transformers import AutoModelForCausalLM
 
     with quiet(bars=False):
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        _split_digits(tokenizer, path)
-        tokenizer.save_pretrained(folder)
+        fields = {name: field.contents() for name, field in GGUFReader(path).fields.items()}
+        _tokenizer(fields).save_pretrained(folder)
         quantized = AutoModelForCausalLM.from_pretrained(
             path.parent, gguf_file=path.name, dtype=torch.float32
         )
         values = quantized.config.to_dict()
-        values.pop("quantization_config")
+        values.pop("quantization_config", None)
         model = AutoModelForCausalLM.from_config(
             type(quantized.config).from_dict(values), dtype=torch.float32
         )
@@ -64,12 +71,35 @@ def _convert(path: Path, folder: Path) -> None:
         model.save_pretrained(folder)
 
 
-def _split_digits(tokenizer: Any, path: Path) -> None:
-    """SmolLM cuts numbers into digits before all else, which transformers does not read from the file."""
-    from gguf import GGUFReader
-    from tokenizers.pre_tokenizers import Digits, Sequence
+def _tokenizer(fields: Mapping[str, Any]) -> PreTrainedTokenizerFast:
+    """The tokenizer that the file describes: byte pairs, of text whose numbers are cut into digits first.
 
-    field = GGUFReader(path).get_field("tokenizer.ggml.pre")
-    if field is not None and field.contents() == "smollm":
-        backend = tokenizer.backend_tokenizer
-        backend.pre_tokenizer = Sequence([Digits(individual_digits=True), backend.pre_tokenizer])
+    It is put together here since what transformers makes of such a file differs from version to version."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    if (fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre")) != ("gpt2", "smollm"):
+        raise ValueError(
+            f"its tokenizer {fields.get('tokenizer.ggml.pre')!r} is not SmolLM's: "
+            f"give the model that it was made from, as a folder or from the hub"
+        )
+    tokens = fields["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
+    backend = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    kinds = zip(tokens, fields["tokenizer.ggml.token_type"], strict=True)
+    backend.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token, kind in kinds if kind == CONTROL]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=tokens[fields["tokenizer.ggml.bos_token_id"]],
+        eos_token=tokens[fields["tokenizer.ggml.eos_token_id"]],
+        chat_template=fields.get("tokenizer.chat_template"),
+    )

@@ -63,6 +63,6 @@ def _reason(config: PretrainedConfig) -> str | None:
 def _slides(values: dict[str, Any]) -> bool:
     """Whether some layer forgets old tokens; where layers' types are listed, those were judged already."""
     window, limit = values.get("sliding_window"), values.get("max_position_embeddings")
-    if not window or values.get("layer_types") or values.get("use_sliding_window") is False:
+    if not window or values.get("layer_types"):
         return False
     return limit is None or window < limit
