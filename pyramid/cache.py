@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyramid.method import Method
     from pyramid.rotary import Rotation
 
+MERGED_ENTRIES = 1024  # rows with more entries decode by themselves, lest short ones are padded to them
+
 
 class Phase(Flag):
     """When a method looks: after the prompt, after a later turn's text, after tokens that only continue what
@@ -132,6 +134,31 @@ class LayerStore:
         self.lengths = tuple(length - 1 for length in self.lengths)
         self.columns = {name: column[:, :, :-1] for name, column in self.columns.items()}
 
+    @staticmethod
+    def stacked(stores: Sequence[LayerStore]) -> LayerStore:
+        """A new store with the rows of all, which remember the same kinds of things."""
+        entries = max(store.entries for store in stores)
+
+        def stack(tensors: list[Tensor], room: int = 0) -> Tensor:
+            rows = sum(tensor.shape[0] for tensor in tensors)
+            stacked = tensors[0].new_zeros(rows, tensors[0].shape[1], entries + room, *tensors[0].shape[3:])
+            start = 0
+            for tensor in tensors:
+                stop = start + tensor.shape[0]
+                stacked[start:stop, :, entries - tensor.shape[2] : entries] = tensor
+                start = stop
+            return stacked
+
+        lengths = tuple(length for store in stores for length in store.lengths)
+        store = LayerStore(
+            stack([s.keys for s in stores], SLACK), stack([s.values for s in stores], SLACK), lengths
+        )
+        store.entries = entries
+        store.columns = {name: stack([s.columns[name] for s in stores]) for name in stores[0].columns}
+        store.fixed = {name: torch.cat([s.fixed[name] for s in stores]) for name in stores[0].fixed}
+        store.marks = {name: tuple(v for s in stores for v in s.marks[name]) for name in stores[0].marks}
+        return store
+
     def select_rows(self, rows: Sequence[int]) -> LayerStore:
         """A new store with only these rows, without padding that none of them needs."""
         lengths = tuple(self.lengths[row] for row in rows)
@@ -168,8 +195,10 @@ def _grown(tensor: Tensor, new: int) -> Tensor:
 class Group:
     """Rows that one method manages.
 
-    stores: one a layer, filled bottom up; tokens: real tokens each row has seen; prompt: the same when its
-        latest prompt or turn ended.
+    stores: one a layer, filled bottom up; tokens: real tokens each row has seen; prompt: the same when its latest
+        prompt or turn ended; bottom: what each held in the lowest layer before this forward pass.
+    budgets: each row's own, once rows of methods that differ in nothing else were merged.
+    acting: whether the method looks at the forward pass under way.
     """
 
     method: Method
@@ -177,6 +206,8 @@ class Group:
     tokens: Lengths = ()
     prompt: Lengths = ()
     bottom: Lengths = ()
+    budgets: tuple[Any, ...] | None = None
+    acting: bool = False
 
     def held(self, row: int) -> Held:
         """What one row holds now."""
@@ -187,6 +218,20 @@ class Group:
 
     def compressed(self, row: int) -> bool:
         return any(store.lengths[row] < self.tokens[row] for store in self.stores)
+
+    def select_rows(self, rows: Sequence[int]) -> Group:
+        """A new group with only these rows."""
+
+        def chosen(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(values[row] for row in rows)
+
+        return Group(
+            self.method,
+            [store.select_rows(rows) for store in self.stores],
+            chosen(self.tokens),
+            chosen(self.prompt),
+            budgets=None if self.budgets is None else chosen(self.budgets),
+        )
 
 
 @dataclass
@@ -263,8 +308,10 @@ class CompressedCache(Cache):
                 taken += len(mine)
                 group.tokens = tuple(a + b for a, b in zip(group.tokens, mine, strict=True))
                 group.bottom = group.stores[0].lengths
-            if not phase & Phase.STEP:
+            if phase is not Phase.STEP:
+                assert group.budgets is None, "merged rows are for decoding"
                 group.prompt = group.tokens
+            group.acting = bool(phase & group.method.phases)
 
     def attention_mask(self, lengths: Lengths, entries: int, new: int, device: torch.device) -> Tensor | None:
         """(rows, 1, new, entries) bool of what each new token sees, or None where the kernel's own causal
@@ -274,10 +321,13 @@ class CompressedCache(Cache):
             return None
         key = (lengths, entries, new, device)
         if key not in self._masks:
-            mask = torch.ones(new, entries, dtype=torch.bool, device=device).tril(entries - new)
-            if not is_full(lengths, entries):
-                itself = torch.eye(entries, dtype=torch.bool, device=device)[entries - new :]
-                mask = (mask & valid(lengths, entries, device)[:, None, None, :]) | itself
+            if new == 1:
+                mask = valid(lengths, entries, device)[:, None, None, :]
+            else:
+                mask = torch.ones(new, entries, dtype=torch.bool, device=device).tril(entries - new)
+                if not is_full(lengths, entries):
+                    itself = torch.eye(entries, dtype=torch.bool, device=device)[entries - new :]
+                    mask = (mask & valid(lengths, entries, device)[:, None, None, :]) | itself
             self._masks[key] = mask.expand(len(lengths), 1, new, entries)
         return self._masks[key]
 
@@ -293,12 +343,25 @@ class CompressedCache(Cache):
             if len(mine) == len(group.tokens):
                 groups.append(group)
             elif mine:
-                stores = [store.select_rows(mine) for store in group.stores]
-                tokens, prompt = (
-                    tuple(values[row] for row in mine) for values in (group.tokens, group.prompt)
-                )
-                groups.append(Group(group.method, stores, tokens, prompt))
+                groups.append(group.select_rows(mine))
         self.groups = groups
+
+    def merge(self) -> list[int]:
+        """Put rows together that decode alike, so that a step visits fewer groups: rows of methods that only read, and
+        rows of methods that act at each step and differ in their budget only. Very long rows stay by themselves.
+
+        Returns: for each row, in its new place, where it stood before."""
+        starts, start = [], 0
+        for group in self.groups:
+            starts.append(range(start, start + len(group.tokens)))
+            start += len(group.tokens)
+        kinds: dict[Any, list[int]] = {}
+        for number, group in enumerate(self.groups):
+            long = max(store.entries for store in group.stores) > MERGED_ENTRIES
+            kinds.setdefault(number if long else group.method.decoding_kind, []).append(number)
+        order = [row for numbers in kinds.values() for number in numbers for row in starts[number]]
+        self.groups = [_merged([self.groups[number] for number in numbers]) for numbers in kinds.values()]
+        return order
 
     def drop_last(self) -> None:
         """Forget the newest token of every row, so that it can be fed again."""
@@ -340,6 +403,19 @@ class CompressedCache(Cache):
 
     def __len__(self) -> int:
         return self.num_layers
+
+
+def _merged(groups: list[Group]) -> Group:
+    if len(groups) == 1:
+        return groups[0]
+    stores = [LayerStore.stacked(layer) for layer in zip(*(group.stores for group in groups), strict=True)]
+    return Group(
+        groups[0].method,
+        stores,
+        tuple(tokens for group in groups for tokens in group.tokens),
+        tuple(prompt for group in groups for prompt in group.prompt),
+        budgets=tuple(getattr(g.method, "budget", None) for g in groups for _ in g.tokens),
+    )
 
 
 def _arriving(mask: Tensor) -> Lengths:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -188,7 +189,7 @@ def attend(
         store.append(key[rows], value[rows], mine)
         output, normalizer = _attention(kernel, module, query[rows], store, scaling, cache, [group])
         outputs.append(output)
-        if cache.phase & group.method.phases:
+        if group.acting:
             seen = _observation(cache, group, module.layer_idx, query[rows], store, mine, scaling, normalizer)
             decision = group.method.observe(seen)
             group.stores[module.layer_idx] = _carried_out(decision, seen, cache)
@@ -215,6 +216,7 @@ def _observation(
         tokens=group.tokens,
         prompt=group.prompt,
         bottom=group.bottom,
+        budgets=group.budgets,
         scaling=scaling,
         normalizer=normalizer,
     )
@@ -226,7 +228,7 @@ def _admit(cache: CompressedCache, seen: Observation) -> None:
     started = time.perf_counter()
     taken = False
     for group in cache.groups:
-        decision = group.method.observe(seen) if cache.phase & group.method.phases else Keep()
+        decision = group.method.observe(seen) if group.acting else Keep()
         if taken and not isinstance(decision, Evict):  # two groups must not append to the same tensors
             group.stores.append(_carried_out(decision, seen, cache).copy())
             continue
@@ -292,19 +294,18 @@ def _attention(
     if (
         kernel == "sdpa"
         and query.device.type == "cpu"
-        and any(g.method.needs_mass and cache.phase & g.method.phases for g in groups)
+        and any(g.acting and g.method.needs_mass for g in groups)
     ):
         return _attention_with_normalizer(query, keys, values, mask, scaling)
     function, kernel_mask = sdpa_attention_forward, mask
     if kernel == "eager":
         function = sys.modules[type(module).__module__].eager_attention_forward
         kernel_mask = None if mask is None and new == 1 else _additive(mask, new, entries, query)
-    before = module.num_key_value_groups
-    try:  # kernels read the number of query heads per stored head off the module; a query-head cache has one
-        module.num_key_value_groups = query.shape[1] // keys.shape[1]
-        return function(module, query, keys, values, kernel_mask, scaling=scaling, dropout=0.0)[0], None
-    finally:
-        module.num_key_value_groups = before
+    if (
+        cache.heads == "query"
+    ):  # kernels read off the module how many query heads share a stored one: here none
+        module = SimpleNamespace(num_key_value_groups=1, is_causal=True, training=False)
+    return function(module, query, keys, values, kernel_mask, scaling=scaling, dropout=0.0)[0], None
 
 
 def _attention_with_normalizer(

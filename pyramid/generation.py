@@ -156,14 +156,17 @@ class _Batch:
     def _decode(self, logits: Tensor) -> None:
         """Choose the likeliest token until every row has its answer. Rows that are done leave the batch."""
         started = self._now()
-        live = self.rows
+        order = self.cache.merge()
+        live = [self.rows[place] for place in order]
+        logits = logits[order]
         while True:
             for row, token in zip(live, self._likeliest(logits, live), strict=True):
                 row.accept(token)
                 row.last = token
-            for row, held, compressed in self._holdings(live):
-                if row.finish:
-                    row.at_end, row.compressed = held, row.compressed or compressed
+            if any(row.finish for row in live):
+                for row, held, compressed in self._holdings(live):
+                    if row.finish:
+                        row.at_end, row.compressed = held, row.compressed or compressed
             staying = [number for number, row in enumerate(live) if not row.finish]
             if not staying:
                 break

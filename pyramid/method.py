@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -90,13 +91,14 @@ class Observation:
         tokens: Lengths,
         prompt: Lengths,
         bottom: Lengths,
+        budgets: tuple[Budget, ...] | None = None,
         scaling: float,
         normalizer: Tensor | None = None,
     ) -> None:
         self.layer, self.num_layers, self.phase = layer, num_layers, phase
         self.query, self.store, self.scaling = query, store, scaling
         self.query_lengths, self.tokens, self.prompt = query_lengths, tokens, prompt
-        self.bottom = bottom
+        self.bottom, self.budgets = bottom, budgets
         self._normalizer = normalizer
         self._memory: dict[Any, Any] = {}
 
@@ -192,6 +194,16 @@ class Method(ABC):
     def phases(self) -> Phase:
         return Phase.PROMPT | Phase.TURN
 
+    @cached_property
+    def decoding_kind(self) -> Any:
+        """Rows of methods of one kind may decode in one group: those that do not act on steps, and those that differ
+        in their budget only."""
+        if not Phase.STEP & self.phases:
+            return "reading"
+        return type(self), tuple(
+            (name, value) for name, value in self.parameters().items() if name != "budget"
+        )
+
     @abstractmethod
     def observe(self, seen: Observation) -> Decision:
         """Look at a layer and decide."""
@@ -231,19 +243,18 @@ class EvictingMethod(Method):
     def policy(self) -> BudgetPolicy:
         return Uniform()
 
-    @abstractmethod
     def score(self, seen: Observation) -> Tensor:
         """(rows, kv heads, entries): higher stays, +inf is sure to stay."""
+        raise NotImplementedError(f"{type(self).__name__} must define score, or its own observe")
 
     def keep(self, seen: Observation) -> Lengths:
         """Entries each row may hold in this layer."""
-        return tuple(
-            min(self._allowed(seen, prompt), held)
-            for prompt, held in zip(seen.prompt, seen.lengths, strict=True)
-        )
+        budgets = seen.budgets or (self.budget,) * len(seen.lengths)
+        rows = zip(budgets, seen.prompt, seen.lengths, strict=True)
+        return tuple(min(self._allowed(seen, budget, prompt), held) for budget, prompt, held in rows)
 
-    def _allowed(self, seen: Observation, prompt: int) -> int:
-        budget, (protected, _) = budget_tokens(self.budget, prompt), self.protected
+    def _allowed(self, seen: Observation, share: Budget, prompt: int) -> int:
+        budget, (protected, _) = budget_tokens(share, prompt), self.protected
         if prompt <= max(budget, protected):
             return max(budget, prompt)
         layers = self.policy.allocate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,15 @@ def rotation(decoder: nn.Module) -> Rotation | None:
     if embedding is None or apply is None:
         return None
 
-    def rotate(keys: Tensor, distances: Sequence[int]) -> Tensor:
-        positions = torch.tensor(list(distances), device=keys.device)[:, None]
-        exact = keys.float()
-        cos, sin = embedding(exact, positions)
+    @lru_cache(maxsize=8)  # the layers of one forward pass ask for the same distances
+    def angles(distances: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+        positions = torch.tensor(distances, device=device)[:, None]
+        cos, sin = embedding(torch.empty(0, device=device), positions)
         scale = getattr(embedding, "attention_scaling", 1.0)
-        moved = apply(exact, exact, cos / scale, sin / scale)[1]
-        return moved.to(keys.dtype)
+        return cos / scale, sin / scale
+
+    def rotate(keys: Tensor, distances: Sequence[int]) -> Tensor:
+        exact = keys.float()
+        return apply(exact, exact, *angles(tuple(distances), keys.device))[1].to(keys.dtype)
 
     return rotate

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 
+import torch
 from torch import Tensor
 
-from pyramid.method import CappedMethod, Decision, Evict, Observation, protect
+from pyramid.method import CappedMethod, Decision, Evict, Keep, Observation
+from pyramid.selection import Lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +37,27 @@ class StreamingLLM(CappedMethod):
     def protected(self) -> tuple[int, str]:
         return self.sinks, "the sinks"
 
-    def score(self, seen: Observation) -> Tensor:
-        recency = -seen.age()[0].float()
-        heads = seen.store.keys.shape[1]
-        return protect(recency.expand(len(seen.lengths), heads, -1), seen, oldest=self.sinks)
-
     def observe(self, seen: Observation) -> Decision:
-        decision = super().observe(seen)
-        if isinstance(decision, Evict) and self.positions == "cache":
-            return replace(decision, rejoin=self.sinks)
-        return decision
+        keep = self.keep(seen)
+        if keep == seen.lengths:
+            return Keep()
+        index = _sinks_and_recents(seen.lengths, keep, seen.entries, self.sinks, seen.device)
+        heads = index[:, None].expand(-1, seen.store.keys.shape[1], -1)
+        return Evict(index=heads, lengths=keep, rejoin=self.sinks if self.positions == "cache" else 0)
+
+
+@lru_cache(maxsize=64)
+def _sinks_and_recents(
+    lengths: Lengths, keep: Lengths, entries: int, sinks: int, device: torch.device
+) -> Tensor:
+    """(rows, max(keep)) the same choice as by score, written down: every layer of a step makes it."""
+    index = torch.zeros(len(lengths), max(keep), dtype=torch.long)
+    for row, (length, kept) in enumerate(zip(lengths, keep, strict=True)):
+        oldest = min(sinks, kept)
+        start = entries - length
+        slots = [*range(start, start + oldest), *range(entries - kept + oldest, entries)]
+        index[row, index.shape[1] - kept :] = torch.tensor(slots)
+    return index.to(device)
 
 
 METHOD = StreamingLLM
