@@ -121,7 +121,8 @@ class Table:
                     if line.strip():
                         yield Line(where=f"{self}, line {number}", text=line)
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-            raise ValueError(f"{self} cannot be read beyond line {number} ({error})") from error
+            reason = getattr(error, "strerror", None) or error
+            raise ValueError(f"{self} cannot be read beyond line {number} ({reason})") from error
 
     def _open(self) -> IO[bytes]:
         return zipfile.ZipFile(self.path).open(self.member) if self.member else self.path.open("rb")

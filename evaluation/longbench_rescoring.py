@@ -191,9 +191,7 @@ def _runs(folders: Sequence[Path]) -> list[PredictionFile]:
 def _group(spec: Mapping[str, Any], groups: dict[str, set[str]]) -> str:
     """Words for a run's setting, told apart by a hash from another setting with the same words."""
     words = [spec["method"]["name"], *([] if spec["budget"] is None else [f"budget {spec['budget']}"])]
-    title = ", ".join(
-        [*words, f"protocol {spec['protocol']['name']}", f"model {spec['model'].get('name', '?')}"]
-    )
+    title = ", ".join([*words, f"protocol {spec['protocol']['name']}", f"model {spec['model']['id']}"])
     setting = json.dumps({name: part for name, part in spec.items() if name != "task"}, sort_keys=True)
     groups[title].add(setting)
     return (

@@ -240,7 +240,7 @@ class TestOwnRuns:
     @staticmethod
     def run(root: Path, method: str, name: str, *records: dict[str, Any], **task: Any) -> Path:
         spec = RunSpec(
-            model={"name": "tiny"},
+            model={"id": "tiny"},
             method={"name": method},
             budget=None if method == "fullkv" else 64,
             protocol={"name": "fair"},
