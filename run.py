@@ -1,4 +1,4 @@
-"""Run a method at a budget on a suite: `python run.py method=pyramidkv budget=128`; `--help` explains the rest."""
+"""Run a method at a budget on a suite: `python run.py method=pyramidkv budget=128`; `--help` for more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ def compose_and_run() -> None:
 
     from evaluation import launcher
 
-    launcher.register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach `main`, which words them
 
     @hydra.main(version_base="1.3", config_path="conf", config_name="config")
@@ -34,6 +33,7 @@ def main() -> int:
         return 0
     try:
         command_line.check(arguments)
+        sys.argv[1:] = command_line.ordered(arguments)
         from evaluation.runner import interruptible
 
         with interruptible():
@@ -41,11 +41,9 @@ def main() -> int:
     except KeyboardInterrupt:
         print(f"\n{INTERRUPTED}", file=sys.stderr)
         return 130
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except Exception as error:  # Hydra's own errors; any other is a fault of ours and keeps its traceback
-        if not type(error).__module__.startswith(("hydra", "omegaconf")):
+    except Exception as error:  # what is none of these is a fault of ours and keeps its traceback
+        foreign = type(error).__module__.startswith(("hydra", "omegaconf", "antlr4"))
+        if not foreign and not isinstance(error, ValueError | OSError):
             raise
         print(f"error: {command_line.explain(error)}", file=sys.stderr)
         return 2

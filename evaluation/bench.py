@@ -1,20 +1,27 @@
-"""From configurations to results: checks every job, loads each model once, runs what can share its work in company.
+"""From configurations to results: checks every job, loads each model once, runs in company what it can.
 
-This is where the harness and the library are put together; nothing else in `evaluation` builds what `pyramid` offers.
+This is where the harness and the library are put together; nothing else in `evaluation` builds what `pyramid`
+offers.
+Whatever goes wrong concerns as few cells as possible, and leaves its traceback in their folders.
 """
 
 from __future__ import annotations
 
+import errno
+import gc
+import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from evaluation import tasks
+from evaluation import files, followup, loggers, tasks
 from evaluation.prompts import Prompter
-from evaluation.results import Run, RunFolder, RunSpec
+from evaluation.results import Run, RunBusy, RunFolder, RunSpec
 from evaluation.runner import Cell, run_cells
 from evaluation.task import Task
 from evaluation.types import Protocol
@@ -22,7 +29,9 @@ from evaluation.types import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One command's wish, as its configuration says it."""
+    """One command's wish, as its configuration says it: plain values, which any process can be given.
+
+    sweep: the name that all jobs of one command share."""
 
     model: Mapping[str, Any]
     method: Mapping[str, Any]
@@ -33,28 +42,39 @@ class Job:
     batch_size: int
     seed: int
     results_dir: Path
+    logger: Mapping[str, Any] = field(default_factory=lambda: {"name": "none"})
+    sweep: str = ""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], directory: Path) -> Job:
-        """Args: config: the resolved configuration as plain values; directory: what a relative results_dir starts from.
+        """Args: config: the resolved configuration as plain values; directory: where relative paths start.
 
         Errors: ValueError naming the setting."""
+        names = ("model", "method", "suite", "budget", "limit", "batch_size", "seed")
+        for name in (*names, "protocol", "logger", "results_dir"):
+            if name not in config:
+                raise ValueError(f"{name} is missing: give it a value, {name}=...")
+        if not config["suite"].get("tasks"):
+            raise ValueError("suite.tasks is empty: name a suite that has tasks, suite=...")
         for name in ("batch_size", "seed", "limit"):
-            value = config[name]
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int)
-                and not (name == "limit" and value is None)
-            ):
-                raise ValueError(f"{name}={value!r} is not a whole number")
-        values = {
-            key: config[key] for key in ("model", "method", "suite", "budget", "limit", "batch_size", "seed")
+            optional = name == "limit" and config[name] is None
+            if not optional and type(config[name]) is not int:
+                raise ValueError(f"{name}={config[name]!r} is not a whole number")
+        logger = {
+            name: str(directory / value) if name in ("dir", "file") else value
+            for name, value in config["logger"].items()
         }
+        loggers.build(logger)
         return cls(
-            protocol=Protocol(**config["protocol"]),
+            logger=logger,
+            protocol=_filled(Protocol, config["protocol"], "protocol"),
             results_dir=directory / str(config["results_dir"]),
-            **values,
+            **{name: config[name] for name in names},
         )
+
+    def only(self, label: str) -> Job:
+        """This job with that task of its suite alone."""
+        return replace(self, suite={**self.suite, "tasks": {label: self.suite["tasks"][label]}})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,136 +82,269 @@ class Plan:
     """One cell of one task, checked but not yet begun."""
 
     job: Job
-    method: Any
     label: str
     task: Task
+    method: Any
+    spec: RunSpec
+
+    @property
+    def run(self) -> Run:
+        return RunFolder(self.job.results_dir, self.spec).run
+
+    @property
+    def setting(self) -> Hashable:
+        """What cells in company share."""
+        return repr(self.job.model), self.spec.setting, self.job.results_dir, self.job.batch_size
+
+    def __str__(self) -> str:
+        budget = "" if self.spec.budget is None else f" {self.spec.budget}"
+        return f"{self.label} {self.spec.method['name']}{budget}"
 
 
 @dataclass
 class Report:
-    """What became of a sweep. failures: a sentence for each plan that has no run."""
+    """What became of a sweep.
+
+    runs: of every cell that could be planned, finished or not. refused, failed, busy: a sentence for whatever
+    was bad input, went wrong, or is being computed by another process. notes: what else the user should know.
+    """
 
     runs: list[Run] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    busy: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
-    def complete(self) -> bool:
-        return not self.failures and all(run.complete for run in self.runs)
+    def exit_code(self) -> int:
+        """0: every sample of every cell has its score; 2: nothing but bad input; 1: anything between."""
+        done = any(run.summary is not None for run in self.runs)
+        if self.refused and not (done or self.failed or self.busy):
+            return 2
+        complete = all(run.complete for run in self.runs)
+        return 0 if complete and not (self.refused or self.failed or self.busy) else 1
 
 
-def plans(jobs: Sequence[Job]) -> list[Plan]:
-    """Every cell that the jobs ask for, each once.
-
-    Errors: ValueError for whatever can be known to fail before a model is loaded."""
+def plan(jobs: Sequence[Job]) -> tuple[list[Plan], list[str]]:
+    """Every cell that the jobs ask for, each once, and a sentence for each that can be known to fail before
+    any model is loaded."""
     from pyramid import methods, models
 
-    found: dict[Any, Plan] = {}
+    once, found, refused = _Once(), {}, {}
     for job in jobs:
-        models.check(models.ModelSpec(**job.model))
         parameters = dict(job.method)
-        method = methods.build(parameters.pop("name"), budget=job.budget, **parameters)
+        name = parameters.pop("name")
+        try:
+            facts = once(
+                lambda job=job: models.check(_filled(models.ModelSpec, job.model, "model")), repr(job.model)
+            )
+            method = methods.build(name, budget=job.budget, **parameters)
+        except ValueError as error:
+            refused[_sentence(error)] = None
+            continue
         for label, values in job.suite["tasks"].items():
-            plan = Plan(job=job, method=method, label=label, task=tasks.build(label, values))
-            found.setdefault((_setting(plan), repr(method)), plan)
-    return list(found.values())
+            try:
+                key = label, repr(values)
+                task = once(lambda label=label, values=values: tasks.build(label, values), "task", *key)
+                identity = once(task.identity, "identity", *key)
+            except ValueError as error:
+                refused[_sentence(error)] = None
+                continue
+            spec = _spec(job, method, facts.identity, {"name": task.name, **identity})
+            planned = Plan(job=job, label=label, task=task, method=method, spec=spec)
+            found.setdefault((job.results_dir, spec.key), planned)
+    return list(found.values()), list(refused)
 
 
-def run(jobs: Sequence[Job], *, progress: bool = True) -> Report:
-    """Compute all cells of the jobs, each model loaded once, each task's cells in company.
+def companies(planned: Sequence[Plan]) -> list[list[Plan]]:
+    """The cells that share model, task, data and protocol, and so their prompts' prefill; model by model."""
+    groups: dict[str, dict[Hashable, list[Plan]]] = {}
+    for cell in planned:
+        groups.setdefault(repr(cell.job.model), {}).setdefault(cell.setting, []).append(cell)
+    return [company for group in groups.values() for company in group.values()]
 
-    What fails stops nothing else. Errors: ValueError for bad input, before anything expensive."""
-    report = Report()
-    everything = plans(jobs)
-    for model_values in _distinct(plan.job.model for plan in everything):
-        mine = [plan for plan in everything if plan.job.model == model_values]
-        _run_model(mine, report, progress, alone=len(everything) == 1)
+
+def run(
+    jobs: Sequence[Job], *, progress: bool = True, part: tuple[int, int] = (1, 1), start: float = 0.0
+) -> Report:
+    """Compute what is missing of all cells of the jobs, each model loaded once, each task's cells in company.
+
+    What fails, or is being computed by another process, stops nothing else.
+    part: (i, n) computes every n-th company from the i-th, so that n processes compute them all.
+    start: the share of the companies that are put off to the end, so that several processes begin apart.
+    Errors: ValueError if results cannot be written; all else stands in the report."""
+    for folder in {job.results_dir for job in jobs}:
+        _check_writable(folder)
+    planned, refused = plan(jobs)
+    whole = companies(planned)
+    first = int(start * len(whole))
+    mine = [*whole[first:], *whole[:first]][part[0] - 1 :: part[1]]
+    bench = _Bench(Report(refused=refused), progress)
+    for number, company in enumerate(mine, 1):
+        bench.announce(company, number, len(mine))
+        bench.compute(company)
+    chosen = {id(cell) for company in mine for cell in company}
+    bench.report.runs = [cell.run for cell in planned if id(cell) in chosen]
+    return bench.report
+
+
+def gather(planned: Sequence[Plan], report: Report) -> Report:
+    """Complete the report of cells that other processes computed from what lies in their folders."""
+    report.runs = [cell.run for cell in planned]
+    for cell, found in zip(planned, report.runs, strict=True):
+        if found.status == "running":
+            report.busy.append(f"{cell} is being computed by another process")
+        elif found.summary is None:
+            file = found.folder / "failure.txt"
+            reason = file.read_text().strip().splitlines()[-1] if file.exists() else "it was not finished"
+            report.failed.append(f"{cell}: {reason}")
     return report
 
 
-def _run_model(mine: list[Plan], report: Report, progress: bool, alone: bool) -> None:
-    from pyramid import models
+class _Bench:
+    """Holds one model at a time."""
 
-    loaded = models.load(models.ModelSpec(**mine[0].job.model))
-    for setting in _distinct(map(_setting, mine)):
-        company = [plan for plan in mine if _setting(plan) == setting]
+    def __init__(self, report: Report, progress: bool) -> None:
+        self.report = report
+        self.progress = progress
+        self.loaded: tuple[str, Any] = ("", None)
+
+    def announce(self, company: list[Plan], number: int, total: int) -> None:
+        if self.progress and total > 1 and sys.stderr.isatty():
+            lead = company[0]
+            print(f"{number} of {total}: {lead.label}, {len(company)} cells", file=sys.stderr)
+
+    def compute(self, company: list[Plan]) -> None:
+        """Compute, draw and log one company; say in the report what was not possible."""
+        with ExitStack() as stack:
+            pending = [cell for cell in company if not cell.run.complete]
+            ready = [(cell, folder) for cell in pending if (folder := self._open(cell, stack)) is not None]
+            if ready:
+                self._attempt(ready)
+        for cell in company:
+            followup.follow_up(cell.run, cell.task, cell.job.logger, cell.job.sweep)
+
+    def _open(self, cell: Plan, stack: ExitStack) -> RunFolder | None:
         try:
-            report.runs += _run_company(loaded, company, progress)
+            return stack.enter_context(RunFolder(cell.job.results_dir, cell.spec))
+        except RunBusy as error:
+            self.report.busy.append(f"{cell}: {_sentence(error)}")
+        except ValueError as error:
+            self.report.refused.append(_sentence(error))
+        return None
+
+    def _attempt(self, cells: list[tuple[Plan, RunFolder]]) -> None:
+        """Run the cells together, and if that cannot be done each of them alone."""
+        try:
+            self._run(cells)
         except Exception as error:
-            if alone and isinstance(error, ValueError):
-                raise
-            names = ", ".join(f"{plan.label} {plan.method}" for plan in company)
-            report.failures.append(f"{names}: {' '.join(str(error).split()) or type(error).__name__}")
-            if not isinstance(error, ValueError):
-                traceback.print_exc(file=sys.stderr)
+            began = any(folder.environments for _, folder in cells)
+            reason, bad_input = _sentence(error), isinstance(error, ValueError) and not began
+            trace = "".join(traceback.format_exception(error))
+        else:
+            return
+        left = [(cell, folder) for cell, folder in cells if not folder.run.complete]
+        if len(left) > 1 and not isinstance(self.loaded[1], Exception):
+            for pair in left:
+                self._attempt([pair])
+            return
+        for cell, folder in left:
+            folder.abort(trace)
+            if bad_input:
+                self.report.refused.append(f"{cell}: {reason}")
+            else:
+                self.report.failed.append(f"{cell}: {reason} ({folder.path / 'failure.txt'})")
+
+    def _run(self, cells: list[tuple[Plan, RunFolder]]) -> None:
+        from pyramid.generation import Generator
+
+        job, task = cells[0][0].job, cells[0][0].task
+        loaded = self._model(job.model)
+        generator = Generator(
+            model=loaded.model,
+            tokenizer=loaded.tokenizer,
+            first_token=job.protocol.first_token,
+            cache_heads=job.protocol.cache_heads,
+            kernel=loaded.model.config._attn_implementation,
+        )
+        run_cells(
+            [Cell(method=cell.method, folder=folder) for cell, folder in cells],
+            task,
+            Prompter(tokenizer=loaded.tokenizer, protocol=job.protocol, model_max_length=loaded.max_length),
+            generator,
+            batch_size=job.batch_size,
+            progress=self.progress,
+            device=str(loaded.model.device),
+        )
+
+    def _model(self, values: Mapping[str, Any]) -> Any:
+        from pyramid import models
+
+        if self.loaded[0] != repr(values):
+            self.loaded = ("", None)
+            gc.collect()  # the last model's memory is free before the next one needs it
+            try:
+                model = models.load(_filled(models.ModelSpec, values, "model"))
+            except Exception as error:
+                model = error
+            self.loaded = (repr(values), model)
+        if isinstance(self.loaded[1], Exception):
+            raise self.loaded[1]
+        return self.loaded[1]
 
 
-def _run_company(loaded: Any, company: list[Plan], progress: bool) -> list[Run]:
-    from pyramid.generation import Generator
+class _Once:
+    """Computes each thing once: a value is remembered, and so is an error."""
 
-    job, task = company[0].job, company[0].task
-    generator = Generator(
-        model=loaded.model,
-        tokenizer=loaded.tokenizer,
-        first_token=job.protocol.first_token,
-        cache_heads=job.protocol.cache_heads,
-        kernel=loaded.model.config._attn_implementation,
-    )
-    prompter = Prompter(tokenizer=loaded.tokenizer, protocol=job.protocol, model_max_length=loaded.max_length)
-    cells = [
-        Cell(method=plan.method, folder=RunFolder(plan.job.results_dir, _spec(plan, loaded.identity)))
-        for plan in company
-    ]
-    runs = run_cells(
-        cells,
-        task,
-        prompter,
-        generator,
-        batch_size=job.batch_size,
-        progress=progress,
-        device=str(loaded.model.device),
-    )
-    for run in runs:
-        task.draw([record for record in run.records if record["error"] is None], run.folder)
-    return runs
+    def __init__(self) -> None:
+        self.known: dict[Hashable, tuple[Any, Exception | None]] = {}
+
+    def __call__(self, compute: Callable[[], Any], *key: Hashable) -> Any:
+        if key not in self.known:
+            try:
+                self.known[key] = compute(), None
+            except Exception as error:
+                self.known[key] = None, error
+        value, error = self.known[key]
+        if error is not None:
+            raise error
+        return value
 
 
-def _spec(plan: Plan, model_identity: Mapping[str, Any]) -> RunSpec:
+def _check_writable(folder: Path) -> None:
+    with files.writing(folder):
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+        if not os.access(folder / "runs", os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _spec(job: Job, method: Any, model: Mapping[str, Any], task: Mapping[str, Any]) -> RunSpec:
     from pyramid import ENGINE_VERSION
 
-    parameters = plan.method.parameters()
+    parameters = method.parameters()
     budget = parameters.pop("budget", None)
-    job = plan.job
     return RunSpec(
-        model=dict(model_identity),
-        method={"name": job.method["name"], "version": plan.method.version, **parameters},
+        model=dict(model),
+        method={"name": job.method["name"], "version": method.version, **parameters},
         budget=budget,
         protocol=asdict(job.protocol),
-        task={"name": plan.task.name, **plan.task.identity()},
+        task=task,
         subset={"limit": job.limit, "ids": None},
         seed=job.seed,
         engine=ENGINE_VERSION,
     )
 
 
-def _setting(plan: Plan) -> tuple[Any, ...]:
-    """What cells in company share."""
-    job = plan.job
-    task = repr(sorted(job.suite["tasks"][plan.label].items()))
-    return (
-        repr(job.model),
-        plan.label,
-        task,
-        job.protocol,
-        job.limit,
-        job.seed,
-        job.results_dir,
-        job.batch_size,
-    )
+def _filled(cls: Any, values: Mapping[str, Any], group: str) -> Any:
+    """An instance of a dataclass. Errors: ValueError naming a value that has no place in it."""
+    known = [each.name for each in fields(cls)]
+    for name in values:
+        if name not in known:
+            near = get_close_matches(name, known, 1, 0.5) or known
+            raise ValueError(f"unknown setting '{group}.{name}': did you mean {group}.{near[0]}?")
+    return cls(**values)
 
 
-def _distinct(values: Iterator[Any] | map[Any]) -> list[Any]:
-    found: list[Any] = []
-    for value in values:
-        if value not in found:
-            found.append(value)
-    return found
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if text and isinstance(error, ValueError) else f"{type(error).__name__}: {text}"

@@ -1,61 +1,65 @@
-"""How Hydra's sweeps become companies: all jobs of a sweep are handed to the bench at once."""
+"""From Hydra's configurations to the bench, and from its report to what the user reads and the exit code."""
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn
-from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
 from hydra.utils import to_absolute_path
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from evaluation import bench, command_line, table
 
-
-class CompanyLauncher(Launcher):
-    """Runs every job of a sweep in this process, sharing whatever they can share."""
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.context, self.config = hydra_context, config
-
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        loader = self.context.config_loader
-        configs = [loader.load_sweep_config(self.config, list(overrides)) for overrides in job_overrides]
-        raise SystemExit(execute(configs))
+Compute = Callable[[list[bench.Job]], bench.Report]
 
 
-def register() -> None:
-    """Let Hydra accept the launcher that conf/hydra/launcher/company.yaml names."""
-    Plugins.instance().register(CompanyLauncher)
-
-
-def execute(configs: Sequence[DictConfig]) -> int:
-    """Run the configured jobs, print what came of them, and return the exit code: 0, 1 if anything failed, 2 for
-    bad input, which is refused before anything expensive."""
+def execute(configs: Sequence[DictConfig], compute: Compute = bench.run) -> int:
+    """Run the configured jobs, print what came of them, and return the exit code: 0, 1 if anything failed, 2
+    for bad input, which is refused before anything expensive."""
     try:
-        report = bench.run([_job(config) for config in configs])
+        report = compute(_jobs(configs))
     except (ValueError, OmegaConfBaseException) as error:
         print(f"error: {command_line.explain(error)}", file=sys.stderr)
         return 2
-    table.print_table(report.runs, sys.stdout)
-    for failure in report.failures:
-        print(f"failed: {failure}", file=sys.stderr)
-    print(table.json_line(report.runs), flush=True)
-    return 0 if report.complete else 1
+    code = report.exit_code
+    if code != 2:
+        table.print_table(report.runs, sys.stdout)
+    for head, sentences in (("busy", report.busy), ("error", report.refused), ("failed", report.failed)):
+        for sentence in dict.fromkeys(sentences):
+            print(f"{head}: {sentence}", file=sys.stderr)
+    for sentence in report.notes:
+        print(sentence)
+    if code != 2:
+        print(table.json_line(report.runs), flush=True)
+    return code
+
+
+def _jobs(configs: Sequence[DictConfig]) -> list[bench.Job]:
+    jobs = [_job(config) for config in configs]
+    name = hashlib.sha256(repr(jobs).encode()).hexdigest()[:8]
+    return [replace(job, sweep=f"sweep-{name}") for job in jobs]
 
 
 def _job(config: DictConfig) -> bench.Job:
     OmegaConf.set_readonly(config, False)
+    with open_dict(config):
+        config.pop("hydra", None)
     values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    values.pop("hydra", None)
     known = {setting.split(".")[0] for setting in (*command_line.GROUPS, *command_line.SETTINGS)}
     for name in values:
         if name not in known:
             raise ValueError(command_line.unknown_setting(name))
     return bench.Job.of(values, Path(to_absolute_path(".")))
+
+
+def part(text: str | None) -> tuple[int, int]:
+    """`3/8` as numbers; None is everything. Errors: ValueError if it is no part."""
+    number, _, total = (text or "1/1").partition("/")
+    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
+        raise ValueError(f"hydra.launcher.part={text!r} is no part: 3/8 is the third of eight")
+    return int(number), int(total)
