@@ -32,14 +32,10 @@ class Prompter:
         limit = self.model_max_length - sample.max_new_tokens
         if self.protocol.max_prompt_tokens is not None:
             limit = min(limit, self.protocol.max_prompt_tokens)
-        text = sample.context + sample.question
-        question = sample.question
-        ids = self._encode(self._wrap(text, sample))
-        truncated = len(ids) > limit
+        segments, rendered = self._read(sample.context, sample.question, sample)
+        truncated = sum(map(len, segments)) > limit
         if truncated:
-            text, question = self._shorten(sample, limit)
-        rendered = self._wrap(text, sample)
-        segments = self._segments(rendered, question)
+            segments, rendered = self._shortened(sample, limit)
         return Prompt(
             segments=segments,
             stop_ids=self._stop_ids(sample),
@@ -47,6 +43,17 @@ class Prompter:
             head=rendered[:SHOWN],
             tail=rendered[-SHOWN:],
         )
+
+    def _read(self, context: str, question: str, sample: Sample) -> tuple[tuple[tuple[int, ...], ...], str]:
+        """The segments of a prompt as the model reads them, and its rendered text."""
+        text = context + question
+        rendered = self._wrap(text, sample)
+        if self.protocol.question == "in_prompt" or not question:
+            return (self._encode(rendered),), rendered
+        # a chat template may strip blanks at a message's ends, so the stripped text is looked for
+        start = rendered.rindex(text.strip()) - (len(text) - len(text.lstrip()))
+        cut = start + len(context)
+        return (self._encode(rendered[:cut]), tuple(self.tokenizer.encode(rendered[cut:]))), rendered
 
     def _wrap(self, text: str, sample: Sample) -> str:
         if self.protocol.template != "chat" or not sample.template:
@@ -62,35 +69,22 @@ class Prompter:
             ids = [bos, *ids]
         return tuple(ids)
 
-    def _segments(self, rendered: str, question: str) -> tuple[tuple[int, ...], ...]:
-        if self.protocol.question == "in_prompt" or not question:
-            return (self._encode(rendered),)
-        cut = rendered.rfind(question)
-        if cut < 0:  # templates may strip what stands at a message's ends
-            cut = rendered.rindex(question.strip())
-        return (self._encode(rendered[:cut]), tuple(self.tokenizer.encode(rendered[cut:])))
-
-    def _shorten(self, sample: Sample, limit: int) -> tuple[str, str]:
-        """The text with tokens removed from its middle until the rendered prompt fits `limit`, and what is
-        left of the question.
-        """
-        text = sample.context + sample.question
-        ids = self.tokenizer.encode(text)
-        room = limit - (len(self._encode(self._wrap("", sample))))
-        while room > 0:
+    def _shortened(self, sample: Sample, limit: int) -> tuple[tuple[tuple[int, ...], ...], str]:
+        """As `_read`, with tokens removed from the middle of the text until all fits: equally many stay at both ends,
+        the start token counted, as LongBench's own script cuts."""
+        ids = self._encode(sample.context + sample.question)
+        room = limit - len(self._encode(self._wrap("", sample))) + len(self._encode(""))
+        while room > 1:
             half = room // 2
-            head, tail = (
-                self.tokenizer.decode(ids[: room - half]),
-                self.tokenizer.decode(ids[len(ids) - half :]),
-            )
-            excess = len(self._encode(self._wrap(head + tail, sample))) - limit
-            if excess <= 0:
-                question = sample.question if tail.endswith(sample.question) else tail
-                return head + tail, question
-            room -= excess
+            head, tail = self.tokenizer.decode(ids[:half]), self.tokenizer.decode(ids[-half:])
+            question = sample.question if tail.endswith(sample.question) else tail
+            segments, rendered = self._read((head + tail).removesuffix(question), question, sample)
+            if sum(map(len, segments)) <= limit:
+                return segments, rendered
+            room -= 2  # decoded halves may encode to more tokens than they were cut from
         raise ValueError(
-            f"sample {sample.id!r}: an answer of {sample.max_new_tokens} tokens and the prompt's template do not fit "
-            f"into the model's {self.model_max_length} positions"
+            f"sample {sample.id!r}: an answer of {sample.max_new_tokens} tokens and the prompt's template "
+            f"do not fit into {limit + sample.max_new_tokens} positions"
         )
 
     def _stop_ids(self, sample: Sample) -> tuple[int, ...]:

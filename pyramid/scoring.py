@@ -76,7 +76,9 @@ def attention_mass(
         shift = shift + weights.log()[:, None]
     if not is_full(query_lengths, new):
         shift = shift.masked_fill(~valid(query_lengths, new, key.device)[:, None], -math.inf)
-    extended_query = torch.cat([query.float() * scaling, shift[..., None]], -1).view(rows, heads, -1, new, size + 1)
+    extended_query = torch.cat([query.float() * scaling, shift[..., None]], -1).view(
+        rows, heads, -1, new, size + 1
+    )
     extended_key = F.pad(key.float(), (0, 1), value=1.0).transpose(2, 3)
     mass = torch.zeros(rows, heads, entries, device=key.device)
     for start, stop, end in _blocks(rows * query_heads, new, entries):
@@ -91,7 +93,9 @@ def _normalizer(query: Tensor, key: Tensor, scaling: float, lengths: Sequence[in
     """(r, h * g, q) log of each query's softmax denominator; infinite for queries that see nothing."""
     rows, query_heads, new, _ = query.shape
     entries = key.shape[2]
-    hidden = None if is_full(lengths, entries) else ~valid(lengths, entries, key.device)[:, None, None, None, :]
+    hidden = (
+        None if is_full(lengths, entries) else ~valid(lengths, entries, key.device)[:, None, None, None, :]
+    )
     found = torch.empty(rows, query_heads, new, device=query.device)
     for start, stop, end in _blocks(rows * query_heads, new, entries):
         logits = _logits(query[:, :, start:stop], key[:, :, :end], scaling)

@@ -169,7 +169,6 @@ def test_a_cut_prompt_never_exceeds_the_limit_and_keeps_both_ends(
         assert whole[:60] in text and whole.rstrip()[-60:] in text
 
 
-@pytest.mark.xfail(strict=True, reason="the halves are not yet cut as the official script cuts them")
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_cut_prompt_is_the_official_one_where_that_fits(
     tmp_path: Path, rows: Any, templates: dict[str, str], tokenizer: Any, limit: int
@@ -189,7 +188,6 @@ def test_a_cut_prompt_is_the_official_one_where_that_fits(
     assert different == []
 
 
-@pytest.mark.xfail(strict=True, reason="a trimming chat template is an error; a second segment costs a token")
 def test_a_question_after_compression_keeps_the_prompt_and_the_limit(
     tmp_path: Path, rows: Any, tokenizer: Any
 ) -> None:
