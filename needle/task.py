@@ -66,7 +66,6 @@ class NeedleTask:
 
     def identity(self) -> dict[str, Any]:
         return {
-            "task": "needle",
             "version": VERSION,
             "lengths": list(self.lengths),
             "depths": list(self.depths),
