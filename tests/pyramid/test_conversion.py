@@ -97,7 +97,8 @@ def test_weights_and_tokenizer_arrive_unchanged(
     assert capfd.readouterr().err == "converting small.gguf (about half a minute, once)\n"
     ids = torch.tensor([[5, 40, 41, 200]])
     assert torch.equal(loaded.model(ids).logits, model(ids).logits)
-    assert loaded.max_length == 256 and loaded.identity["id"] == "small.gguf"
+    assert loaded.max_length == 256
+    assert loaded.identity["id"] == "small.gguf" and loaded.identity["weights"] == "dequantised"
 
     tokenizer = loaded.tokenizer
     pieces = [tokenizer.decode([index]) for index in tokenizer.encode("ab  12")]
