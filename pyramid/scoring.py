@@ -57,8 +57,8 @@ def attention_mass(
 ) -> Tensor:
     """The attention each entry receives, summed over all new tokens and the query heads of its group.
 
-    Works through blocks of queries, so memory grows with k and never with q * k. An attention weight is
-    exp(scaling * q.k - normaliser), so one matrix product with one more column gives its exponent.
+    Works row by row through blocks of queries, so memory grows with k and never with q * k. An attention weight
+    is exp(scaling * q.k - normaliser), so one matrix product with one more column gives its exponent.
     Args:
         query: (r, h * g, q, d); key: (r, h, k, d).
         normalizer: (r, h * g, q) log of each query's softmax denominator, where the attention kernel gave it;
@@ -68,6 +68,20 @@ def attention_mass(
     """
     rows, query_heads, new, size = query.shape
     heads, entries = key.shape[1:3]
+    if rows > 1 and rows * query_heads * new * entries > BLOCK_ELEMENTS:
+        alone = [
+            attention_mass(
+                query[row, None, :, new - fresh :],
+                key[row, None, :, entries - length :],
+                scaling,
+                lengths=(length,),
+                query_lengths=(fresh,),
+                normalizer=None if normalizer is None else normalizer[row, None, :, new - fresh :],
+                weights=None if weights is None else weights[row, None, new - fresh :],
+            )
+            for row, (length, fresh) in enumerate(zip(lengths, query_lengths, strict=True))
+        ]
+        return torch.cat([F.pad(mass, (entries - mass.shape[2], 0)) for mass in alone])
     full = is_full(lengths, entries)
     if normalizer is None:
         normalizer = _normalizer(query, key, scaling, lengths)
