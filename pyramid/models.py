@@ -147,7 +147,9 @@ def _plan(spec: ModelSpec) -> _Plan:
     _check_options(spec)
     _check_transformers()
     device = _device(spec)
-    dtype = {"cpu": "float32"}.get(device, "bfloat16") if spec.dtype == "auto" else spec.dtype
+    dtype = spec.dtype
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
     architecture = spec.checkpoint.get("architecture") if spec.weights == "random" else None
     checkpoint = None if architecture else find_checkpoint(spec.id, spec.revision)
     config = checkpoint.config() if checkpoint else _config_from(architecture)
@@ -159,7 +161,8 @@ def _plan(spec: ModelSpec) -> _Plan:
         origin = _random_identity(spec, config)
     else:
         assert checkpoint is not None
-        origin = {"weights": "pretrained", "revision": None, "weights_sha256": None, **checkpoint.identity()}
+        unknown = {"id": spec.id, "revision": None, "weights": "pretrained", "weights_sha256": None}
+        origin = {**unknown, **checkpoint.identity()}
     max_length = _max_length(spec, config)
     identity = {
         **origin,
