@@ -20,20 +20,23 @@ PRESET = Path(__file__).resolve().parent.parent / "conf" / "protocol" / "paper.y
 FOLLOWED = "PyramidKV"  # the paper whose code the preset `paper` follows
 
 
+class NoCounterpart(ValueError):
+    """None of the runs answers for any of the published numbers."""
+
+
 def comparison_sheet(
     name: str, published: Sequence[Published], results: Sequence[Result], mix: Collection[str] = ()
 ) -> Sheet:
-    """One row a published number: theirs, ours, the difference in points and whether our interval holds
-    theirs.
+    """One row a published number: theirs, ours, the difference, and whether our interval holds theirs.
 
     A published number has a counterpart if method, budget and task are the same; models are printed and may
-    differ. Errors: ValueError if there is none, or for runs that must not be mixed."""
+    differ. Errors: NoCounterpart if there is none; ValueError for runs that must not be mixed."""
     notes = mixture.check(results, mix)
     table = rows(results, mix)
     printed = sorted(published, key=_place)
     pairs = [(row, found) for row in printed for found in _counterparts(row, table)]
     if not pairs:
-        raise ValueError(_nothing(name, published, results))
+        raise NoCounterpart(_nothing(name, published, results))
     head = [
         "model (theirs)",
         "method",
@@ -55,6 +58,7 @@ def comparison_sheet(
         notes=[
             *(f"doubt {number}: {doubt}" for number, doubt in enumerate(doubts, 1)),
             *_protocols(published, [row for row, _ in pairs], results),
+            *_partial(pairs),
             *_missing(printed, {id(row) for row, _ in pairs}),
             *notes,
             *(f"ours: {note}" for note in basis(results)),
@@ -102,7 +106,7 @@ def _line(printed: Published, row: Row, doubts: Sequence[str]) -> list[Cell]:
         Cell(budget_text(row.budget)) if row.budget is not None else MISSING,
         Cell(printed.task),
         number(printed.value, ".2f"),
-        Cell(f"{value:.2f}{f' {note}' if note else ''}", value),
+        Cell(f"{value:.2f}{' partial' if note else ''}", value),
         *([MISSING, MISSING] if interval is None else [number(end, ".2f") for end in interval]),
         number(value - printed.value, "+.2f"),
         MISSING if inside is None else Cell("yes" if inside else "no"),
@@ -150,6 +154,11 @@ def _preset() -> Mapping[str, Any]:
     import yaml
 
     return yaml.safe_load(PRESET.read_text(encoding="utf-8"))
+
+
+def _partial(pairs: Sequence[tuple[Published, Row]]) -> list[str]:
+    notes = [found[3] for printed, row in pairs if (found := _ours(printed.task, row)) and found[3]]
+    return [f"our average is {note}" for note in dict.fromkeys(notes)]
 
 
 def _missing(printed: Sequence[Published], used: Collection[int]) -> list[str]:

@@ -59,11 +59,13 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return files
 
 
-def panels_of(count: int, size: tuple[float, float], sharey: bool = False) -> tuple[Figure, list[Axes]]:
+def panels_of(
+    count: int, size: tuple[float, float], *, sharey: bool = False, across: int = PANELS_ACROSS
+) -> tuple[Figure, list[Axes]]:
     """A figure with so many panels of this size in inches, and room for a legend."""
     from matplotlib.figure import Figure
 
-    across = min(count, PANELS_ACROSS)
+    across = min(count, across)
     down = math.ceil(count / across)
     with style():
         width = max(size[0] * across, 4.6)
@@ -76,13 +78,21 @@ def panels_of(count: int, size: tuple[float, float], sharey: bool = False) -> tu
 
 
 def finish(figure: Figure, title: str, results: Sequence[Result]) -> None:
-    """Title above, one legend of the methods below."""
+    """Title above, one legend of the results' methods below."""
+    finish_with(figure, title, sorted({result.method for result in results}, key=place))
+
+
+def write_title(figure: Figure, title: str) -> None:
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+
+
+def finish_with(figure: Figure, title: str, methods: Sequence[str]) -> None:
+    """Title above, one legend of these methods below."""
     from matplotlib.lines import Line2D
 
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    names = sorted({result.method for result in results}, key=place)
-    handles = [Line2D([], [], label=look(name).label, **looks(name)) for name in names]
-    columns = max(1, min(len(names), int(figure.get_figwidth() / 1.35)))
+    write_title(figure, title)
+    handles = [Line2D([], [], label=look(name).label, **looks(name)) for name in methods]
+    columns = max(1, min(len(methods), int(figure.get_figwidth() / 1.35)))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8.5)
 
 

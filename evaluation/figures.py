@@ -23,6 +23,7 @@ from evaluation.drawing import (
     panels_of,
     plain_ticks,
     style,
+    write_title,
 )
 from evaluation.frame import BASELINE, Result, budget_place, budget_text
 from evaluation.palette import QUIET, look, place
@@ -126,7 +127,7 @@ def time_figure(results: Sequence[Result]) -> Figure | None:
         panels[0].invert_yaxis()
         note = "each sample's equal share of its batch, in company: no ranking of methods by speed"
         figure.supxlabel(note, fontsize=8, color=QUIET)
-        figure.suptitle(f"{family_title(results)}: time", x=0.01, ha="left", fontsize=11, fontweight="bold")
+        write_title(figure, f"{family_title(results)}: time")
     return figure
 
 

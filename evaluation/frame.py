@@ -90,6 +90,9 @@ class Result:
 
     @property
     def interval(self) -> tuple[float, float] | None:
+        """Of the headline score; None if it is no mean over samples, or if one sample says nothing of chance."""
+        if len(self.scores) < 2:
+            return None
         found = self.summary["intervals"].get(self.metric)
         return None if found is None else (found[0], found[1])
 

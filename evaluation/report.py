@@ -51,8 +51,10 @@ def score_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sheet:
     head = [*_LABELS, "tokens\n/layer", "held\nbytes", *(_task_head(results, task) for task in tasks)]
     cells = [[*_labelled(row), *_held(row)] for row in table]
     if len(tasks) > 1:
-        head.append("average")
-        columns.append(_average_column(table, tasks, blocks))
+        lacking = sorted({note for row in table if (note := average(row, tasks)[1])})
+        head.append("\n".join(["average", *(["partial"] if lacking else [])]))
+        columns.append(_average_column(table, tasks, blocks, lacking))
+        notes += [f"average: {note}" for note in lacking]
     return Sheet(
         name="scores",
         title=f"{family_title(results)}: scores",
@@ -189,13 +191,18 @@ def _score_column(table: Sequence[Row], task: str, blocks: Sequence[object]) -> 
     ]
 
 
-def _average_column(table: Sequence[Row], tasks: Sequence[str], blocks: Sequence[object]) -> list[Cell]:
-    """Marked only where it is over everything that belongs to it."""
+def _average_column(
+    table: Sequence[Row], tasks: Sequence[str], blocks: Sequence[object], lacking: Sequence[str]
+) -> list[Cell]:
+    """Marked only where it is over everything that belongs to it. What rows lack is said in the cell if they
+    lack different things."""
     averages = [average(row, tasks) for row in table]
     complete = [value if not note else None for value, note in averages]
     marks = mark_best(complete, blocks)
     return [
-        MISSING if value is None else Cell(f"{value:.2f}{f' {note}' if note else ''}", value, mark)
+        MISSING
+        if value is None
+        else Cell(f"{value:.2f}{f' {note}' if len(lacking) > 1 else ''}".strip(), value, mark)
         for (value, note), mark in zip(averages, marks, strict=True)
     ]
 
@@ -299,7 +306,7 @@ def _score_notes(table: Sequence[Row], tasks: Sequence[str]) -> list[str]:
         notes.append(f"{INDISTINCT} not distinguishable from the full cache on these samples (paired, 95 %)")
     for task in tasks:
         counts = sorted({len(row.results[task].answered) for row in table if task in row.results})
-        notes.append(f"{task}: {' or '.join(map(str, counts))} samples; prompt {_prompt(table, task)}")
+        notes.append(f"{task}: {' or '.join(map(str, counts))} answered; prompt {_prompt(table, task)}")
     return notes
 
 
