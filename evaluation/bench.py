@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,29 +131,23 @@ def plan(jobs: Sequence[Job]) -> tuple[list[Plan], list[str]]:
     any model is loaded."""
     from pyramid import methods, models
 
-    once, found, refused = _Once(), {}, {}
-    for job in jobs:
-        parameters = dict(job.method)
-        name = parameters.pop("name")
+    once = _Once()
+    found: dict[Hashable, Plan] = {}
+    refused: dict[str, None] = {}
+    for job, label in ((job, label) for job in jobs for label in job.suite["tasks"]):
+        values, parameters = job.suite["tasks"][label], dict(job.method)
+        spec_of_model = partial(_filled, models.ModelSpec, job.model, "model")
         try:
-            facts = once(
-                lambda job=job: models.check(_filled(models.ModelSpec, job.model, "model")), repr(job.model)
-            )
-            method = methods.build(name, budget=job.budget, **parameters)
+            task = once(partial(tasks.build, label, values), label, repr(values))
+            method = methods.build(parameters.pop("name"), budget=job.budget, **parameters)
+            facts = once(lambda spec_of_model=spec_of_model: models.check(spec_of_model()), repr(job.model))
+            identity = once(task.identity, "identity", label, repr(values))
         except ValueError as error:
             refused[_sentence(error)] = None
             continue
-        for label, values in job.suite["tasks"].items():
-            try:
-                key = label, repr(values)
-                task = once(lambda label=label, values=values: tasks.build(label, values), "task", *key)
-                identity = once(task.identity, "identity", *key)
-            except ValueError as error:
-                refused[_sentence(error)] = None
-                continue
-            spec = _spec(job, method, facts.identity, {"name": task.name, **identity})
-            planned = Plan(job=job, label=label, task=task, method=method, spec=spec)
-            found.setdefault((job.results_dir, spec.key), planned)
+        spec = _spec(job, method, facts.identity, {"name": task.name, **identity})
+        planned = Plan(job=job, label=label, task=task, method=method, spec=spec)
+        found.setdefault((job.results_dir, spec.key), planned)
     return list(found.values()), list(refused)
 
 

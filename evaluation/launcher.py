@@ -22,7 +22,7 @@ def execute(configs: Sequence[DictConfig], compute: Compute = bench.run) -> int:
     """Run the configured jobs, print what came of them, and return the exit code: 0, 1 if anything failed, 2
     for bad input, which is refused before anything expensive."""
     try:
-        report = compute(_jobs(configs))
+        report = compute(jobs_of(configs))
     except (ValueError, OmegaConfBaseException) as error:
         print(f"error: {command_line.explain(error)}", file=sys.stderr)
         return 2
@@ -39,7 +39,8 @@ def execute(configs: Sequence[DictConfig], compute: Compute = bench.run) -> int:
     return code
 
 
-def _jobs(configs: Sequence[DictConfig]) -> list[bench.Job]:
+def jobs_of(configs: Sequence[DictConfig]) -> list[bench.Job]:
+    """The configurations as jobs of one sweep. Errors: ValueError naming the setting, or OmegaConf's own."""
     jobs = [_job(config) for config in configs]
     name = hashlib.sha256(repr(jobs).encode()).hexdigest()[:8]
     return [replace(job, sweep=f"sweep-{name}") for job in jobs]
