@@ -100,7 +100,9 @@ class LayerStore:
         self._gather(index)
 
     def kept(self, index: Tensor, lengths: Sequence[int]) -> LayerStore:
-        """A new store with only the entries of `index` (rows, heads, kept), which hold the last `lengths` of each row."""
+        """A new store with only the entries of `index`.
+
+        Args: index: (rows, heads, kept), right-aligned; lengths: how many each row keeps."""
         columns = {name: take(column, index) for name, column in self.columns.items()}
         return self._with(take(self.keys, index), take(self.values, index), lengths, columns)
 

@@ -52,9 +52,7 @@ def attached(model: PreTrainedModel, kernel: str = "sdpa") -> Iterator[None]:
         return _enter_layer(layer, args, kwargs, turn)
 
     try:
-        hooks += [
-            layer.register_forward_pre_hook(enter, with_kwargs=True) for layer in model.get_decoder().layers
-        ]
+        hooks += [layer.register_forward_pre_hook(enter, with_kwargs=True) for layer in decoder.layers]
         model.set_attn_implementation(f"pyramid_{kernel}")
         yield
     finally:

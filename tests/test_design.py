@@ -87,6 +87,7 @@ def test_hydra_is_known_to_run_and_the_launchers_only() -> None:
     "module", ["evaluation.command_line", "evaluation.runner", "evaluation.table", "needle.task"]
 )
 def test_dear_libraries_are_imported_late(module: str) -> None:
-    code = f"import sys, {module}; print([n for n in ('torch', 'transformers', 'pandas', 'matplotlib', 'wandb') if n in sys.modules])"
+    dear = ("torch", "transformers", "pandas", "matplotlib", "wandb")
+    code = f"import sys, {module}; print([name for name in {dear} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyramid import scoring
 from pyramid.scoring import attention_mass, pool, window_attention
@@ -82,3 +84,29 @@ def test_pooling_keeps_the_length_and_names_its_edges() -> None:
     assert pool(scores, 3, "max").tolist() == [[[3.0, 3.0, 3.0, 6.0, 6.0]]]
     assert pool(scores, 3, "avg").tolist() == [[[1.0, 1.0, 1.0, 2.0, 2.0]]]
     assert pool(scores, 1, "max") is scores
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the size of the largest tensor that any operation made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_nothing_of_the_size_of_queries_times_entries_is_ever_held(given: bool) -> None:
+    """H2O's sums need no more than a block of weights, and what grows with the prompt's length alone."""
+    for tokens in (1000, 2000):
+        query, key = random_layer(tokens, tokens)
+        normalizer = torch.zeros(1, 6, tokens) if given else None
+        with Largest() as largest:
+            attention_mass(
+                query, key, SCALING, lengths=(tokens,), query_lengths=(tokens,), normalizer=normalizer
+            )
+        assert largest.elements <= max(scoring.BLOCK_ELEMENTS, 6 * 17 * tokens), largest.elements

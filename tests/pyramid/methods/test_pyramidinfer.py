@@ -16,7 +16,10 @@ from pyramid.methods import build
 from pyramid.types import Request
 
 # Measured by running mutonix/pyramidinfer (61ac641, and its first release for the answer) on random models.
-LONG = "512 512 511 510 509 507 504 500 495 489 481 472 462 450 437 423 408 392 376 359 342 325 308 292 276 261 246 232 219"
+LONG = (
+    "512 512 511 510 509 507 504 500 495 489 481 472 462 450 437 423 408 392 376 359 342 325 308 292 276 261 246"
+    " 232 219"
+)
 PREFILL = [
     (128, 8, {"decay": 0.9}, "128 128 127 125 121 116 109 101"),
     (128, 8, {"decay": 0.9, "schedule": "constant"}, "128 117 107 98 98 98 98 98"),
@@ -142,7 +145,12 @@ def layer_loop(model: Any, prompt: tuple[int, ...], method: Any) -> tuple[torch.
 
 @pytest.mark.parametrize("lengths", [(150,), (150, 97, 120)])
 @pytest.mark.parametrize(
-    "parameters", [{"decay": 0.8, "min_context": 16}, {"budget": 0.9, "min_context": 16}, {"decay": 0.9, "schedule": "constant"}]
+    "parameters",
+    [
+        {"decay": 0.8, "min_context": 16},
+        {"budget": 0.9, "min_context": 16},
+        {"decay": 0.9, "schedule": "constant"},
+    ],
 )
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3"])
 def test_prefill_equals_the_layer_loop(
@@ -264,6 +272,7 @@ def test_a_second_turn_on_a_narrowed_cache_works(
         answer = generator.generate([request], [build("pyramidinfer", decay=0.9, **parameters)])[0][0]
         assert answer.error is None and len(answer.token_ids) == 5
         expected = [kept + 30 for kept in build("pyramidinfer", decay=0.9).lengths(200, 6)]
+        assert answer.held_after_prompt is not None
         assert parameters or list(answer.held_after_prompt.tokens) == expected
 
 

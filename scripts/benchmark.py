@@ -1,0 +1,107 @@
+"""What a sweep costs: `make bench` prints ratios, measured in one process on this machine.
+
+Timings on a shared machine are noisy, so nothing but ratios of interleaved runs is reported: the median over the
+rounds, and the smallest and largest. Prompts are random tokens, answers have a fixed length, so that every cell
+does the same work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+METHODS = ("streamingllm", "h2o", "snapkv", "pyramidkv")
+BUDGETS = (64, 128, 256)
+
+
+class Bench:
+    """One model, and the seconds that generations with it take."""
+
+    def __init__(self, threads: int | None) -> None:
+        import torch
+
+        from pyramid import models
+        from pyramid.generation import Generator
+
+        if threads:
+            torch.set_num_threads(threads)
+        loaded = models.load(models.ModelSpec())
+        self.generator = Generator(model=loaded.model, tokenizer=loaded.tokenizer)
+        self.vocabulary = loaded.model.config.vocab_size
+        self.layers = loaded.model.config.num_hidden_layers
+
+    def seconds(self, methods: Sequence[Any], prompt: int, new: int) -> float:
+        from pyramid.types import Request
+
+        draw = random.Random(prompt)
+        tokens = tuple(draw.randrange(self.vocabulary) for _ in range(prompt))
+        started = time.perf_counter()
+        answers = self.generator.generate([Request(id="", segments=(tokens,), max_new_tokens=new)], methods)
+        took = time.perf_counter() - started
+        assert all(answer.error is None for cell in answers for answer in cell)
+        return took
+
+    def ratios(self, prompt: int, new: int, one_by_one: bool) -> dict[str, float]:
+        """One round at one prompt length."""
+        from pyramid.methods import build
+
+        fullkv = build("fullkv")
+        cells = [fullkv, *(build(name, budget=budget) for name in METHODS for budget in BUDGETS)]
+        narrowed = build("pyramidinfer", budget=0.6)
+        alone = self.seconds([fullkv], prompt, new)
+        company = self.seconds(cells, prompt, new)
+        found = {"company_over_fullkv": company / alone}
+        if one_by_one:
+            found["one_by_one_over_company"] = (
+                sum(self.seconds([cell], prompt, new) for cell in cells) / company
+            )
+        prefill = self.seconds([fullkv], prompt, 1)
+        for name, method in (
+            ("pyramidkv", build("pyramidkv", budget=128)),
+            ("h2o", build("h2o", budget=128)),
+            ("pyramidinfer", narrowed),
+        ):
+            found[f"{name}_prefill_over_fullkv"] = self.seconds([method], prompt, 1) / prefill
+        lengths = narrowed.lengths(prompt, self.layers)
+        found["pyramidinfer_token_layers"] = sum(lengths) / len(lengths) / prompt
+        return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m scripts.benchmark", description="What a sweep costs.")
+    parser.add_argument(
+        "--prompts", type=int, nargs="+", default=[2000, 4000], help="prompt lengths in tokens"
+    )
+    parser.add_argument("--new", type=int, default=32, help="new tokens of each answer")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved repetitions")
+    parser.add_argument(
+        "--threads", type=int, default=None, help="threads of torch; default: torch's own choice"
+    )
+    options = parser.parse_args(arguments)
+    bench = Bench(options.threads)
+    bench.ratios(200, 2, True)  # warm-up
+    medians: dict[str, float] = {}
+    cells = f"fullkv, and {', '.join(METHODS)} at {', '.join(map(str, BUDGETS))}"
+    print(f"13 cells in company: {cells}; {options.new} new tokens")
+    for prompt in options.prompts:
+        first = prompt == options.prompts[0]
+        rounds = [bench.ratios(prompt, options.new, first) for _ in range(options.rounds)]
+        print(f"\nprompt of {prompt} tokens, {options.rounds} rounds    median   least    most")
+        for name in rounds[0]:
+            values = [found[name] for found in rounds]
+            middle = statistics.median(values)
+            print(f"  {name:<34}{middle:>8.2f}{min(values):>8.2f}{max(values):>8.2f}")
+            medians[name if first else f"{name}_{prompt}"] = round(middle, 4)
+    print()
+    print(json.dumps(medians))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
