@@ -12,8 +12,8 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
@@ -134,7 +134,7 @@ def plan(jobs: Sequence[Job]) -> tuple[list[Plan], list[str]]:
     once = _Once()
     found: dict[Hashable, Plan] = {}
     refused: dict[str, None] = {}
-    for job, label in ((job, label) for job in jobs for label in job.suite["tasks"]):
+    for job, label in [(each, label) for each in jobs for label in each.suite["tasks"]]:
         values, parameters = job.suite["tasks"][label], dict(job.method)
         spec_of_model = partial(_filled, models.ModelSpec, job.model, "model")
         try:
@@ -175,12 +175,39 @@ def run(
     first = int(start * len(whole))
     mine = [*whole[first:], *whole[:first]][part[0] - 1 :: part[1]]
     bench = _Bench(Report(refused=refused), progress)
-    for number, company in enumerate(mine, 1):
-        bench.announce(company, number, len(mine))
-        bench.compute(company)
+    with _leading():
+        for number, company in enumerate(mine, 1):
+            bench.announce(company, number, len(mine))
+            bench.compute(company)
     chosen = {id(cell) for company in mine for cell in company}
     bench.report.runs = [cell.run for cell in planned if id(cell) in chosen]
     return bench.report
+
+
+def rank() -> tuple[int, int]:
+    """This process's number and how many torchrun started: (0, 1) without it."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def follow() -> None:
+    """What all ranks but 0 do instead of `run`. Errors: RuntimeError if rank 0 is gone."""
+    from pyramid import parallel
+
+    parallel.connect()
+    parallel.follow()
+
+
+@contextmanager
+def _leading() -> Iterator[None]:
+    """Within it the other ranks are at hand, if there are any; an error ends them with this one."""
+    if rank()[1] == 1:
+        yield
+        return
+    from pyramid import parallel
+
+    parallel.connect()
+    yield
+    parallel.dismiss()
 
 
 def gather(planned: Sequence[Plan], report: Report) -> Report:
@@ -251,35 +278,40 @@ class _Bench:
                 self.report.failed.append(f"{cell}: {reason} ({folder.path / 'failure.txt'})")
 
     def _run(self, cells: list[tuple[Plan, RunFolder]]) -> None:
+        from pyramid import parallel
         from pyramid.generation import Generator
 
         job, task = cells[0][0].job, cells[0][0].task
         loaded = self._model(job.model)
-        generator = Generator(
+        ranks = parallel.size()
+        generator: Any = Generator(
             model=loaded.model,
             tokenizer=loaded.tokenizer,
             first_token=job.protocol.first_token,
             cache_heads=job.protocol.cache_heads,
             kernel=loaded.model.config._attn_implementation,
         )
+        if ranks > 1:
+            generator = parallel.TeamGenerator(generator, ranks)
         run_cells(
             [Cell(method=cell.method, folder=folder) for cell, folder in cells],
             task,
             Prompter(tokenizer=loaded.tokenizer, protocol=job.protocol, model_max_length=loaded.max_length),
             generator,
-            batch_size=job.batch_size,
+            batch_size=job.batch_size * ranks,
             progress=self.progress,
             device=str(loaded.model.device),
         )
 
     def _model(self, values: Mapping[str, Any]) -> Any:
-        from pyramid import models
+        from pyramid import models, parallel
 
         if self.loaded[0] != repr(values):
             self.loaded = ("", None)
             gc.collect()  # the last model's memory is free before the next one needs it
             try:
-                model = models.load(_filled(models.ModelSpec, values, "model"))
+                load = models.load if parallel.size() == 1 else parallel.load_everywhere
+                model = load(_filled(models.ModelSpec, values, "model"))
             except Exception as error:
                 model = error
             self.loaded = (repr(values), model)

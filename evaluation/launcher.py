@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +22,13 @@ Compute = Callable[[list[bench.Job]], bench.Report]
 def execute(configs: Sequence[DictConfig], compute: Compute = bench.run) -> int:
     """Run the configured jobs, print what came of them, and return the exit code: 0, 1 if anything failed, 2
     for bad input, which is refused before anything expensive."""
+    if (number := bench.rank()[0]) > 0:
+        return _follow(number)
+    if os.environ.get("SLURM_PROCID", "0") != "0" and "RANK" not in os.environ:
+        print(
+            "all but the first task of a Slurm step do nothing: use --ntasks=1, or torchrun", file=sys.stderr
+        )
+        return 0
     try:
         report = compute(jobs_of(configs))
     except (ValueError, OmegaConfBaseException) as error:
@@ -37,6 +45,21 @@ def execute(configs: Sequence[DictConfig], compute: Compute = bench.run) -> int:
     if code != 2:
         print(table.json_line(report.runs), flush=True)
     return code
+
+
+def alone(name: str) -> None:
+    """Errors: ValueError under torchrun, with which the launcher `name` does not go together."""
+    if bench.rank()[1] > 1:
+        raise ValueError(f"torchrun and hydra/launcher={name} exclude each other: leave out one of them")
+
+
+def _follow(number: int) -> int:
+    try:
+        bench.follow()
+    except RuntimeError as error:
+        print(f"rank {number} ends, for rank 0 is gone: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def jobs_of(configs: Sequence[DictConfig]) -> list[bench.Job]:

@@ -6,6 +6,9 @@ files. What came of it is read from these files as well, so that nothing depends
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 import shlex
 import shutil
 import subprocess
@@ -99,8 +102,8 @@ def run(jobs: list[bench.Job], settings: Settings) -> bench.Report:
         folder = jobs[0].results_dir / ".slurm"
         array = _submit(elements, folder, settings)
         note = (
-            f"Slurm array {array} of {len(elements)} elements computes {sum(map(len, missing))} cells and logs "
-            f"to {folder}; the same command says what came of it"
+            f"Slurm array {array} of {len(elements)} elements computes {sum(map(len, missing))} cells and "
+            f"logs to {folder}; the same command says what came of it"
         )
         if not settings.wait:
             return bench.Report(runs=[cell.run for cell in planned], refused=refused, notes=[note])
@@ -134,20 +137,22 @@ def _submit(elements: list[list[list[bench.Job]]], folder: Path, settings: Setti
     executor.update_parameters(**settings.parameters())
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        submitted = executor.map_array(Element(), elements)
+        with contextlib.redirect_stderr(io.StringIO()):
+            submitted = executor.map_array(Element(), elements)
     except (FailedJobError, subprocess.CalledProcessError, OSError) as error:
-        lines = [line.removeprefix("sbatch: ") for line in str(error).splitlines() if "error:" in line]
-        raise ValueError(f"sbatch refused the array: {' '.join(lines) or error}") from error
+        lines = re.findall(r"sbatch: error: (.*)", str(error)) or [str(error)]
+        raise ValueError(f"sbatch refused the array: {'; '.join(lines)}") from error
     return submitted[0].job_id.split("_")[0]
 
 
 def _wait(array: str) -> None:
-    """Until Slurm lists no element that has yet to end."""
-    while True:
+    """Until Slurm lists no element that has yet to end, twice: what is requeued is away for a moment."""
+    quiet = 0
+    while quiet < 2:
+        time.sleep(POLL_SECONDS)
         listed = subprocess.run(
             ["squeue", "--noheader", "--jobs", array, "--format", "%T"], capture_output=True, text=True
         )
         gone = listed.returncode != 0 and "Invalid job id" in listed.stderr
-        if gone or (listed.returncode == 0 and not listed.stdout.strip()):
-            return
-        time.sleep(POLL_SECONDS)
+        ended = gone or (listed.returncode == 0 and not listed.stdout.strip())
+        quiet = quiet + 1 if ended else 0

@@ -50,6 +50,7 @@ class LocalProcessesLauncher(_Together):
     def compute(self, jobs: list[bench.Job]) -> bench.Report:
         from evaluation import workers
 
+        launcher.alone("local_processes")
         return workers.run(jobs, self.workers)
 
 
@@ -62,4 +63,5 @@ class SlurmLauncher(_Together):
     def compute(self, jobs: list[bench.Job]) -> bench.Report:
         from evaluation import slurm
 
+        launcher.alone("slurm")
         return slurm.run(jobs, slurm.Settings.of(self.settings))
