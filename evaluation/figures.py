@@ -70,7 +70,7 @@ def score_figure(results: Sequence[Result], against: str) -> Figure | None:
         if averaged:
             _draw_points(panels[-1], _average_points(rows(shown), tasks, against))
             panels[-1].set_title(_average_title(rows(shown), tasks))
-        unit = "tokens per layer and kv head" if against == "tokens" else "MiB, all layers"
+        unit = "tokens per layer" if against == "tokens" else "MiB, all layers"
         label_axes(panels, f"held after the prompt ({unit})", "score (points)")
         finish(figure, f"{family_title(results)}: score against what is held", results)
     return figure
@@ -99,6 +99,7 @@ def memory_figure(results: Sequence[Result]) -> Figure | None:
             ylabel="added (tokens per layer)",
             title="Tokens that the answer adds",
         )
+        right.axhline(0, color=QUIET, linewidth=0.8)
         right.set_xscale("log", base=2)
         plain_ticks(right)
         finish(figure, f"{family_title(results)}: memory", results)
@@ -187,9 +188,8 @@ def _average_points(table: Sequence[Row], tasks: Sequence[str], against: str) ->
 
 
 def _average_title(table: Sequence[Row], tasks: Sequence[str]) -> str:
-    """Says what the average lacks, if it lacks anything in any row."""
-    notes = sorted({note for row in table if (note := average(row, tasks)[1])})
-    return f"average{f', {notes[0]}' if notes else ''}"
+    """Says so if the average lacks anything in any row."""
+    return "average, partial" if any(average(row, tasks)[1] for row in table) else "average"
 
 
 def _draw_points(axes: Axes, points: Sequence[_Point]) -> None:
@@ -205,6 +205,9 @@ def _draw_points(axes: Axes, points: Sequence[_Point]) -> None:
         for point in mine:
             if point.interval is not None:
                 axes.plot([point.at] * 2, point.interval, color=look(method).colour, linewidth=1, alpha=0.55)
+    low, high = axes.get_ylim()
+    if high - low < 1:
+        axes.set_ylim(low - 1, high + 1)
     axes.set_xscale("log", base=2)
     _ticks_at(axes, others)
 

@@ -90,7 +90,7 @@ class Result:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the headline score; None if it is no mean over samples, or if one sample says nothing of chance."""
+        """Of the headline score; None if it is no mean over samples, or a mean over fewer than two."""
         if len(self.scores) < 2:
             return None
         found = self.summary["intervals"].get(self.metric)

@@ -86,7 +86,7 @@ def mark_best(column: Sequence[float | None], blocks: Sequence[object], digits: 
     """The mark of each number: the highest and the second highest of its block, as far as the printed
     digits tell.
 
-    None takes no part. In a block of one nothing is marked, and in a block of two only the best."""
+    None takes no part. Where all are equal nothing is marked, and of two only the best."""
     marks = [""] * len(column)
     for block in dict.fromkeys(blocks):
         places = [
@@ -97,7 +97,7 @@ def mark_best(column: Sequence[float | None], blocks: Sequence[object], digits: 
         ranks = sorted(
             {round(value, digits) for p in places if (value := column[p]) is not None}, reverse=True
         )
-        for place in places if len(places) > 1 else ():
+        for place in places if len(ranks) > 1 else ():
             rank = ranks.index(round(column[place] or 0.0, digits))
             marks[place] = BEST if rank == 0 else SECOND if rank == 1 and len(places) > 2 else ""
     return marks

@@ -100,16 +100,18 @@ def rows(results: Sequence[Result], mix: Collection[str] = ()) -> list[Row]:
 
 def basis(results: Sequence[Result]) -> list[str]:
     """What a table's numbers rest on, and the warnings of its runs, each once."""
-    spec = results[0].run.spec
-    notes = [
-        f"protocol: {named(spec.protocol)}",
-        f"model: {named(spec.model)}",
-        f"subset: {named(spec.subset)}; seed {spec.seed}; engine {spec.engine}",
-    ]
-    tasks = {json.dumps(result.run.spec.task): result.run.spec.task for result in results}
-    notes += [f"task {task['name']}: {named(task, skip='name')}" for task in tasks.values()]
-    methods = {json.dumps(result.run.spec.method): result.run.spec.method for result in results}
-    notes += [f"{look(method['name']).label}: {named(method, skip='name')}" for method in methods.values()]
+    specs = [result.run.spec for result in results]
+    notes = [f"protocol: {named(protocol)}" for protocol in _distinct(spec.protocol for spec in specs)]
+    notes += [f"model: {named(model)}" for model in _distinct(spec.model for spec in specs)]
+    notes += list(
+        dict.fromkeys(
+            f"subset: {named(spec.subset)}; seed {spec.seed}; engine {spec.engine}" for spec in specs
+        )
+    )
+    tasks = _distinct(spec.task for spec in specs)
+    notes += [f"task {task['name']}: {named(task, skip='name')}" for task in tasks]
+    methods = _distinct(spec.method for spec in specs)
+    notes += [f"{look(method['name']).label}: {named(method, skip='name')}" for method in methods]
     concerned: dict[str, list[str]] = {}
     for result in results:
         for warning in result.summary["warnings"]:
@@ -118,6 +120,10 @@ def basis(results: Sequence[Result]) -> list[str]:
         who = "all" if len(labels) == len(results) > 1 else ", ".join(labels)
         notes.append(f"warning: {who}: {warning}")
     return notes
+
+
+def _distinct(values: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return list({json.dumps(value, sort_keys=True): value for value in values}.values())
 
 
 def named(values: Any, skip: str = "") -> str:

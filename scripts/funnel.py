@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -104,10 +104,8 @@ def measure(settings: Mapping[str, str]) -> None:
 
 
 def _read(settings: Mapping[str, str], budget: int) -> tuple[Record, Prompt, str]:
-    import torch
-
     from evaluation.types import Protocol
-    from pyramid import engine, method, methods, models
+    from pyramid import methods, models
 
     path = CONF / "model" / f"{settings['model']}.yaml"
     if not path.exists():
@@ -121,20 +119,28 @@ def _read(settings: Mapping[str, str], budget: int) -> tuple[Record, Prompt, str
     if own:
         raise ValueError(f"{own[0]} changes how the prompt is read; choose among methods that only evict")
 
+    watch(loaded.model, prompt.ids, record.add)
+    return record, prompt, settings["model"]
+
+
+def watch(model: Any, ids: Sequence[int], look: Callable[[Any], None]) -> None:
+    """Let the model read a prompt, and `look` see the observation of each of its layers."""
+    import torch
+
+    from pyramid import engine, method
+
     @dataclass(frozen=True, kw_only=True)
     class Onlooker(method.Method):
-        """Keeps everything, and has each layer measured."""
+        """Keeps everything."""
 
         needs_mass = True
 
         def observe(self, seen: method.Observation) -> method.Decision:
-            if seen.phase in method.Phase.PROMPT:
-                record.add(seen)
+            look(seen)
             return method.Keep()
 
-    with torch.inference_mode(), engine.compress(loaded.model, Onlooker()):
-        loaded.model(input_ids=torch.tensor([prompt.ids], device=loaded.model.device))
-    return record, prompt, settings["model"]
+    with torch.inference_mode(), engine.compress(model, Onlooker()):
+        model(input_ids=torch.tensor([list(ids)], device=model.device))
 
 
 def _prompt(tokenizer: Tokenizer, settings: Mapping[str, str], protocol: Any, limit: int) -> Prompt:

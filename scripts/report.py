@@ -7,6 +7,7 @@ protocol or samples. figures: for the page, a folder of figures that scripts.fun
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,15 +23,15 @@ RESULTS = "results"
 DEFAULTS = {"runs": RESULTS, "out": "", "mix": ""}
 
 
-def read_results(folder: str) -> list[Result]:
-    """The runs of a results folder, or of its folder `runs`; says on stderr which runs are in no table.
-
-    Errors: ValueError if there is none."""
+def read_results(folder: str, family: str = "") -> list[Result]:
+    """The runs of a results folder, or of its folder `runs`, of one family of tasks or of all; says on stderr
+    which runs are in no table. Errors: ValueError if there is none."""
     root = Path(folder)
     runs = load_runs(root) or (load_runs(root.parent) if root.name == "runs" else [])
-    results = results_of(runs)
+    results = [result for result in results_of(runs) if family in ("", result.family)]
     if not results:
-        raise ValueError(f"there are no finished runs in {folder}; `python run.py` makes one")
+        kind = f"finished {family} runs" if family else "finished runs"
+        raise ValueError(f"there are no {kind} in {folder}; `python run.py` makes one")
     for each in runs:
         if each.summary is None:
             print(f"left out: {each.key} is {each.status}; its command goes on with it", file=sys.stderr)
@@ -77,6 +78,20 @@ def heatmaps(results: Sequence[Result], folder: Path) -> list[Path]:
     return files
 
 
+def pictures(found: Mapping[str, Sequence[Result]]) -> dict[str, dict[str, bytes]]:
+    """Each group's heat maps, by caption."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            name: {
+                f"{result.label}: score by depth and length.": file.read_bytes()
+                for result in results
+                for file in heatmaps([result], Path(folder) / name)
+                if file.suffix == ".png"
+            }
+            for name, results in found.items()
+        }
+
+
 def write_page(settings: Mapping[str, str]) -> None:
     from evaluation import funnel, page
 
@@ -85,7 +100,8 @@ def write_page(settings: Mapping[str, str]) -> None:
     extra = funnel.figures(funnel.Funnel.load(measured)) if measured.exists() else {}
     target = Path(settings["out"] or f"{RESULTS}/report.html")
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page.page(groups(results), extra), encoding="utf-8")
+    found = groups(results)
+    target.write_text(page.page(found, extra, pictures(found)), encoding="utf-8")
     _say([target])
 
 
