@@ -70,12 +70,14 @@ clean:  ## remove the environments and caches; results stay
 	rm -rf .venv .venv-compat build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: tables figures report
+.PHONY: tables
 tables: setup  ## the papers' tables from results/runs, as Markdown, CSV and LaTeX
 	$(BIN)/python -m scripts.report tables
 
+.PHONY: figures
 figures: setup  ## the papers' figures from results/runs, as PNG and PDF
 	$(BIN)/python -m scripts.report figures
 
+.PHONY: report
 report: setup  ## one HTML page with everything: results/report.html
 	$(BIN)/python -m scripts.report page

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import mixture
-from evaluation.frame import Result, budget_place, budget_text
+from evaluation.frame import BASELINE, Result, budget_place, budget_text
 from evaluation.palette import look, place
-from evaluation.published import Published
+from evaluation.published import Published, load
+from evaluation.published import names as published_tables
 from evaluation.report import average
 from evaluation.sheet import MISSING, Cell, Sheet, number
 from evaluation.table_rows import LONGBENCH_COLUMNS, Row, basis, named, rows, set_name
@@ -66,6 +67,19 @@ def comparison_sheet(
         labels=4,
         blocks=[(row.model, row.method, row.budget) for row, _ in pairs],
     )
+
+
+def comparisons(results: Sequence[Result], mix: Collection[str] = ()) -> list[Sheet]:
+    """The comparison with every published table in which a compressed run has a counterpart."""
+    sheets = []
+    for name in published_tables():
+        try:
+            sheet = comparison_sheet(name, load(name), results, mix)
+        except NoCounterpart:
+            continue
+        if any(row[1].text != look(BASELINE).label for row in sheet.rows):
+            sheets.append(sheet)
+    return sheets
 
 
 def _place(row: Published) -> tuple[Any, ...]:

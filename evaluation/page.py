@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from evaluation import drawing
+from evaluation.comparison import comparisons
 from evaluation.figures import figures
 from evaluation.frame import BASELINE, Result
 from evaluation.page_parts import SCRIPT, STYLE
@@ -90,7 +91,7 @@ def _what(results: Sequence[Result]) -> str:
 
 
 def _section(name: str, title: str, results: Sequence[Result], pictures: Mapping[str, bytes]) -> str:
-    first, *others = sheets(results)
+    first, *others = [*sheets(results), *comparisons(results)]
     folded = "".join(
         f"<details><summary>{escape(sheet.title)}</summary>{_table(sheet)}</details>" for sheet in others
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evaluation import mixture
+from evaluation.comparison import comparisons
 from evaluation.frame import Result, results_of, write_frames
 from evaluation.report import sheets
 from evaluation.results import load_runs
@@ -51,7 +52,7 @@ def grouped(results: Sequence[Result], mix: Sequence[str]) -> dict[str, list[Res
 def write_tables(settings: Mapping[str, str]) -> None:
     mix = listed(settings["mix"])
     for name, results in grouped(read_results(settings["runs"]), mix).items():
-        for sheet in sheets(results, mix):
+        for sheet in [*sheets(results, mix), *comparisons(results, mix)]:
             _say(write_sheet(sheet, Path(settings["out"] or f"{RESULTS}/tables") / name))
 
 

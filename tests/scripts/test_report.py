@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import warnings
 from pathlib import Path
 
 import pytest
 
-from scripts import report
+from scripts import compare, funnel, report
 from scripts.settings import listed, read_settings
 
-RUNS = str(Path(__file__).resolve().parent.parent / "data" / "results")
+ROOT = Path(__file__).resolve().parent.parent.parent
+RUNS = str(ROOT / "tests" / "data" / "results")
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -83,6 +85,21 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     assert report.main([]) == 2 and "scripts.report tables" in capsys.readouterr().err
     assert report.main(["--help"]) == 0 and "scripts.report tables" in capsys.readouterr().out
     assert report.main(["tables", "--help"]) == 0 and "runs=results" in capsys.readouterr().out
+
+
+def test_the_commands_in_the_documentation_exist() -> None:
+    """H08: documented commands that the code does not know."""
+    text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    commands = re.findall(r"python -m scripts\.(\w+)([^`]*)`", text)
+    assert {name for name, _ in commands} == {"report", "compare", "funnel"}
+    for name, rest in commands:
+        words = rest.split()
+        others = {"compare": compare.DEFAULTS, "funnel": funnel.DEFAULTS}
+        defaults = report.COMMANDS[words.pop(0)][1] if name == "report" else others[name]
+        assert read_settings(words, defaults)
+    targets = re.findall(r"make (\w+)`", text)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets and all(f"\n{target}: " in makefile for target in targets)
 
 
 def test_settings_are_read_as_run_py_reads_them() -> None:
