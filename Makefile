@@ -65,6 +65,10 @@ test-compat: .venv-compat/.installed  ## the library's tests on the oldest suppo
 	@echo 'transformers==$(OLDEST_TRANSFORMERS)' >> build/constraints-compat.txt
 	$(call install,.venv-compat,build/constraints-compat.txt)
 
+.PHONY: bench
+bench: setup  ## what a sweep costs beside one run, as ratios measured on this machine: minutes
+	$(BIN)/python -m scripts.benchmark
+
 .PHONY: clean
 clean:  ## remove the environments and caches; results stay
 	rm -rf .venv .venv-compat build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
