@@ -184,5 +184,7 @@ def _check_option(group: str, value: str) -> None:
 
 
 def _first_comment(file: Path) -> str:
+    """The first comment for people; Hydra has its own."""
     with file.open(encoding="utf-8") as lines:
-        return next((line.lstrip("# ").rstrip() for line in lines if line.startswith("# ")), "")
+        comments = (line.lstrip("# ").rstrip() for line in lines if line.startswith("# "))
+        return next((comment for comment in comments if not comment.startswith("@package")), "")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,10 +131,8 @@ def lines_in(root: Path) -> int:
 def test_out_of_time_it_goes_back_into_the_queue_and_on_where_it_stopped(tmp_path, slurm, tiny):
     """With submitit, which is warned by USR2, and with the plain script, which is warned by USR1."""
     expected = unbroken(tiny, tmp_path / "unbroken")
-    arguments = ("method=snapkv", "budget=16", LONG, "batch_size=1")
-    with start(
-        "-m", "hydra/launcher=slurm", *SMALL, *arguments, *settings(tiny, "a"), cwd=tmp_path
-    ) as process:
+    arguments = (*settings(tiny, "a"), "method=snapkv", "budget=16", LONG, "batch_size=1")
+    with start("-m", "hydra/launcher=slurm", *SMALL, *arguments, cwd=tmp_path) as process:
         wait_for(lambda: lines_in(tmp_path / "a") > 1)
         (job,) = shell("squeue", "-h", "-o", "%A").split()
         shell("scancel", "--signal=USR2", job)
@@ -143,13 +142,15 @@ def test_out_of_time_it_goes_back_into_the_queue_and_on_where_it_stopped(tmp_pat
         assert process.returncode == 0, err
     assert files_of(tmp_path / "a") == expected
 
-    path = f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"  # type: ignore[attr-defined]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     small = ("--gpus=0", "--mem=2G", "--cpus-per-task=1", "--array=3-3", f"--output={tmp_path}/%A.log")
     script = ("sbatch", "--parsable", *small, "scripts/slurm/sweep.sbatch", *arguments)
-    job = shell("env", f"PATH={path}", *script, *settings(tiny, tmp_path / "b"), cwd=ROOT).strip()
+    job = shell("env", f"PATH={path}", *script, f"results_dir={tmp_path / 'b'}", cwd=ROOT).strip()
     wait_for(lambda: lines_in(tmp_path / "b") > 1)
     shell("scancel", "--batch", "--signal=USR1", job)
     hurry(job)
     assert lines_in(tmp_path / "b") < 200
-    wait_for(lambda: not shell("squeue", "-h", "-j", job).strip())
+    wait_for(
+        lambda: list(tmp_path.glob("b/runs/*/heatmap.png")) and not shell("squeue", "-h", "-j", job).strip()
+    )
     assert files_of(tmp_path / "b") == expected, (tmp_path / f"{job}.log").read_text()
