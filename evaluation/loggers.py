@@ -9,13 +9,14 @@ is ever logged.
 from __future__ import annotations
 
 import csv
+import io
 import netrc
 import os
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.util import find_spec
@@ -160,24 +161,27 @@ class Trackio:
         _check_installed("trackio")
         import trackio  # pyright: ignore[reportMissingImports]
 
-        entry = trackio.init(
-            project=self.project,
-            group=self.group or sweep,
-            name=run.key,
-            config=asdict(run.spec),
-            resume="allow",
-            embed=False,
-        )
-        try:
-            numbers = {name: value for name, value in _numbers(run).items() if value is not None}
-            names, rows = _predictions(run)
-            if rows:
-                import pandas
-
-                numbers["predictions"] = trackio.Table(dataframe=pandas.DataFrame(rows, columns=names))
-            entry.log(numbers)
-        finally:
-            entry.finish()
+        numbers = {name: value for name, value in _numbers(run).items() if value is not None}
+        names, rows = _predictions(run)
+        with redirect_stdout(
+            io.StringIO()
+        ):  # it advertises its dashboard, and standard output is for results
+            trackio.init(
+                project=self.project,
+                group=self.group or sweep,
+                name=run.key,
+                config=asdict(run.spec),
+                resume="allow",
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+            try:
+                entry.log(
+                    numbers | {"predictions": trackio.Table(columns=names, data=rows)} if rows else numbers
+                )
+            finally:
+                trackio.finish()
 
 
 LOGGERS: dict[str, Any] = {"none": Nowhere, "csv": Csv, "wandb": Wandb, "trackio": Trackio}
