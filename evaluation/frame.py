@@ -109,7 +109,13 @@ class Result:
         """How much higher this run scores than `other`; None if no sample was answered in both."""
         if not self.scores.keys() & other.scores.keys():
             return None
-        return paired_difference(self.scores, other.scores)
+        if other.run.key not in self._compared:
+            self._compared[other.run.key] = paired_difference(self.scores, other.scores)
+        return self._compared[other.run.key]
+
+    @cached_property
+    def _compared(self) -> dict[str, PairedDifference]:
+        return {}
 
     @property
     def prompt(self) -> str:

@@ -61,9 +61,11 @@ def check(results: Sequence[Result], allowed: Collection[str] = ()) -> list[str]
         if name not in FACTORS:
             raise ValueError(f"mix={name!r} is none of {', '.join(FACTORS)}")
     mixed: set[str] = set()
-    for number, result in enumerate(results):
-        for other in results[:number]:
-            mixed |= differences(result, other)
+    # of all, of each task, of each method: whatever differs from another differs from one of these
+    first: dict[str, Result] = {}
+    for result in results:
+        for kind in ("", f"task {result.task}", f"method {result.method}"):
+            mixed |= differences(result, first.setdefault(kind, result))
     for name in FACTORS:
         if name in mixed and name not in allowed:
             raise ValueError(

@@ -304,9 +304,13 @@ def _score_notes(table: Sequence[Row], tasks: Sequence[str]) -> list[str]:
         )
     if any(_indistinct(table, row, task) for row in table for task in row.results):
         notes.append(f"{INDISTINCT} not distinguishable from the full cache on these samples (paired, 95 %)")
+    answered: dict[str, list[str]] = {}
     for task in tasks:
         counts = sorted({len(row.results[task].answered) for row in table if task in row.results})
-        notes.append(f"{task}: {' or '.join(map(str, counts))} answered; prompt {_prompt(table, task)}")
+        answered.setdefault(" or ".join(map(str, counts)), []).append(task)
+    notes += [f"{counts} samples answered: {', '.join(names)}" for counts, names in answered.items()]
+    others = {task: prompt for task in tasks if (prompt := _prompt(table, task)) != task}
+    notes += [f"prompt of {task}: {prompt}" for task, prompt in others.items()]
     return notes
 
 
