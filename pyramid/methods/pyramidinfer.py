@@ -18,11 +18,11 @@ from pyramid.selection import Lengths
 
 SCHEDULES = ("cosine", "linear", "constant")
 PRESETS: dict[str, dict[str, Any]] = {  # the authors' configurations, mutonix/pyramidinfer at 61ac641
-    "llama2_7b": {"decay": 0.9, "interval": 1},
-    "llama2_13b": {"decay": 0.8, "interval": 2},
-    "llama2_70b": {"decay": 0.9, "interval": 3},
-    "llama3_8b": {"decay": 0.9, "interval": 1},
-    "llama3_70b": {"decay": 0.9, "interval": 3},
+    "llama2_7b": {"decay": 0.9, "interval": 1, "min_context": 64},
+    "llama2_13b": {"decay": 0.8, "interval": 2, "min_context": 64},
+    "llama2_70b": {"decay": 0.9, "interval": 3, "min_context": 64},
+    "llama3_8b": {"decay": 0.9, "interval": 1, "min_context": 64},
+    "llama3_70b": {"decay": 0.9, "interval": 3, "min_context": 64},
 }
 
 
@@ -36,7 +36,8 @@ class PyramidInfer(Method):
     schedule: how the share of the context that stays falls from 1 to `decay` over the layers: `cosine`, `linear`,
         or `constant`, which is `decay` everywhere. Shares multiply, since each layer's context is already shorter.
     recent_ratio: the newest part of the prompt, which always stays and whose attention decides.
-    min_context: a context is never cut below this. interval: selections happen at every such layer.
+    min_context: a context is never cut below this; the authors' 64 would put half of a short prompt out of
+        reach. interval: selections happen at every such layer.
     sinks: oldest tokens that always stay. distance: weight of the newest deciding token, the oldest counts 1.
     answer_compression: also evict from the answer: whenever a layer holds `answer_block` tokens of it before the
         recent ones, the best `answer_ratio` times the schedule's share of them, which falls to `answer_decay`, stay.
@@ -51,7 +52,7 @@ class PyramidInfer(Method):
     decay: float | None = None
     schedule: str = "cosine"
     recent_ratio: float = 0.2
-    min_context: int = 64
+    min_context: int = 16
     interval: int = 1
     sinks: int = 4
     distance: float = 1.2

@@ -45,7 +45,8 @@ RETENTION = [  # mean share held, of prompts of 512 and 2048 tokens
 def test_prompt_lengths_per_layer(
     prompt: int, layers: int, parameters: dict[str, Any], expected: str
 ) -> None:
-    assert build("pyramidinfer", **parameters).lengths(prompt, layers) == tuple(map(int, expected.split()))
+    method = build("pyramidinfer", min_context=64, **parameters)
+    assert method.lengths(prompt, layers) == tuple(map(int, expected.split()))
 
 
 @pytest.mark.parametrize(("preset", "layers", "short", "long"), RETENTION)
@@ -77,10 +78,10 @@ def test_a_budget_is_solved_to_the_token(schedule: str, layers: int, prompt: int
 def test_an_unreachable_budget_says_what_the_least_is() -> None:
     method = build("pyramidinfer", budget=128)
     with pytest.raises(
-        ValueError, match="budget of 128 tokens is out of reach .* prompt of 2000: .* at least 967 per layer"
+        ValueError, match="budget of 128 tokens is out of reach .* prompt of 2000: .* at least 945 per layer"
     ):
         method.check(length=2000, num_layers=30)
-    build("pyramidinfer", budget=967).check(length=2000, num_layers=30)
+    build("pyramidinfer", budget=945).check(length=2000, num_layers=30)
     build("pyramidinfer", budget=16).check(
         length=80, num_layers=30
     )  # 63 tokens of context: nothing to narrow
@@ -201,7 +202,7 @@ def answered(
     requests = [
         Request(id=str(n), segments=(prompt,), max_new_tokens=new) for n, prompt in enumerate(prompts)
     ]
-    return generator.generate(requests, [build("pyramidinfer", decay=0.9, **parameters)])[0]
+    return generator.generate(requests, [build("pyramidinfer", decay=0.9, min_context=64, **parameters)])[0]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_answer_compression_leaves_the_prompt_alone_and_the_miscount_eats_it(
     survived = {}
     for bug in (False, True):
         cache = CompressedCache(
-            [build("pyramidinfer", decay=0.9, answer_compression=True, published_bug=bug)], 6
+            [build("pyramidinfer", decay=0.9, min_context=64, answer_compression=True, published_bug=bug)], 6
         )
         with torch.inference_mode(), attached(model):
             model(torch.tensor([prompt_of(128)]), **{name: cache})
@@ -269,9 +270,11 @@ def test_a_second_turn_on_a_narrowed_cache_works(
     generator = Generator(model=tiny_model(), tokenizer=byte_tokenizer)
     request = Request(id="", segments=(prompt_of(200), prompt_of(30, 1)), max_new_tokens=5)
     for parameters in ({}, {"answer_compression": True}):
-        answer = generator.generate([request], [build("pyramidinfer", decay=0.9, **parameters)])[0][0]
+        answer = generator.generate(
+            [request], [build("pyramidinfer", decay=0.9, min_context=64, **parameters)]
+        )[0][0]
         assert answer.error is None and len(answer.token_ids) == 5
-        expected = [kept + 30 for kept in build("pyramidinfer", decay=0.9).lengths(200, 6)]
+        expected = [kept + 30 for kept in build("pyramidinfer", decay=0.9, min_context=64).lengths(200, 6)]
         assert answer.held_after_prompt is not None
         assert parameters or list(answer.held_after_prompt.tokens) == expected
 
@@ -280,6 +283,6 @@ def test_the_share_of_prefill_work_is_what_reached_each_layer(
     tiny_model: Any, byte_tokenizer: Any, prompt_of: Any
 ) -> None:
     answer = answered(Generator(model=tiny_model(), tokenizer=byte_tokenizer), [prompt_of(200)], 1)[0]
-    lengths = build("pyramidinfer", decay=0.9).lengths(200, 6)
+    lengths = build("pyramidinfer", decay=0.9, min_context=64).lengths(200, 6)
     assert answer.prefill_work == pytest.approx(sum(lengths) / (6 * 200))
     assert answer.held_after_prompt.tokens == lengths
