@@ -1,4 +1,6 @@
-"""Turn runs into tables, figures and a page: python -m scripts.report tables, or figures, page, frame
+"""Turn runs into tables, figures and a page: python -m scripts.report tables
+
+Or figures, page, frame, or show, which prints the tables.
 
 runs: the folder that holds runs/. out: where to write. mix: what may differ within a table, for example
 protocol or samples. figures: for the page, a folder of figures that scripts.funnel wrote.
@@ -16,7 +18,7 @@ from evaluation.comparison import comparisons
 from evaluation.frame import Result, results_of, write_frames
 from evaluation.report import sheets
 from evaluation.results import load_runs
-from evaluation.sheet import write_sheet
+from evaluation.sheet import print_sheet, write_sheet
 from evaluation.table_rows import groups
 from scripts.settings import listed, run
 
@@ -54,6 +56,13 @@ def write_tables(settings: Mapping[str, str]) -> None:
     for name, results in grouped(read_results(settings["runs"]), mix).items():
         for sheet in [*sheets(results, mix), *comparisons(results, mix)]:
             _say(write_sheet(sheet, Path(settings["out"] or f"{RESULTS}/tables") / name))
+
+
+def show_tables(settings: Mapping[str, str]) -> None:
+    mix = listed(settings["mix"])
+    for results in grouped(read_results(settings["runs"]), mix).values():
+        for sheet in sheets(results, mix):
+            print_sheet(sheet, sys.stdout)
 
 
 def write_figures(settings: Mapping[str, str]) -> None:
@@ -116,6 +125,7 @@ def _say(files: Sequence[Path]) -> None:
 
 
 COMMANDS = {
+    "show": (show_tables, {"runs": RESULTS, "mix": ""}),
     "tables": (write_tables, DEFAULTS),
     "figures": (write_figures, DEFAULTS),
     "page": (write_page, {"runs": RESULTS, "out": "", "figures": f"{RESULTS}/figures/funnel"}),

@@ -56,6 +56,12 @@ def test_the_frame_is_written(tmp_path: Path) -> None:
     assert {"runs.csv", "samples.csv"} <= set(files_of(tmp_path))
 
 
+def test_tables_are_shown_on_the_terminal(few_runs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main(["show", f"runs={few_runs}"]) == 0
+    printed = capsys.readouterr().out
+    assert "Needle in a haystack: scores by depth" in printed and "StreamingLLM" in printed
+
+
 def test_unfinished_runs_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(RUNS, tmp_path / "results")
     (broken,) = (tmp_path / "results" / "runs").glob("needle-fullkv-*")
