@@ -19,11 +19,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from evaluation.frame import BASELINE
 from evaluation.results import Run
+from evaluation.sheet import UNCUT, byte_text
 from evaluation.statistics import paired_difference
-
-BASELINE = "fullkv"
-UNCUT = 1000  # columns: a table wider than the terminal is wrapped by the terminal, and loses nothing
+from evaluation.table_rows import named
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _cost_sheet(group: Sequence[Run]) -> _Sheet:
                 *_names(run),
                 _short(held["tokens_after_prompt"]),
                 _short(held["tokens_at_end"]),
-                _bytes(held["bytes_after_prompt"]),
+                byte_text(held["bytes_after_prompt"]),
                 _number(held["share_of_full_bytes"], ".1%"),
                 f"{summary['compressed']}/{answered}",
                 _short(sum(summary["seconds"].values())),
@@ -201,12 +201,12 @@ def _notes(group: Sequence[Run]) -> list[str]:
     """What the numbers rest on."""
     spec = group[0].spec
     notes = [
-        f"protocol: {_named(spec.protocol)}",
-        f"model: {_named(spec.model)}",
-        f"task: {_named(spec.task)}; subset: {_named(spec.subset)}; seed {spec.seed}; engine {spec.engine}",
+        f"protocol: {named(spec.protocol)}",
+        f"model: {named(spec.model)}",
+        f"task: {named(spec.task)}; subset: {named(spec.subset)}; seed {spec.seed}; engine {spec.engine}",
     ]
     methods = {json.dumps(run.spec.method): run.spec.method for run in group}
-    notes += [f"{method['name']}: {_named(method, skip='name')}" for method in methods.values()]
+    notes += [f"{method['name']}: {named(method, skip='name')}" for method in methods.values()]
     notes.append(
         "tokens per layer and key/value head, mean over samples, after the prompt and at the end of the "
         "answer; bytes after the prompt; seconds are sums over samples, each its share of a batch"
@@ -228,32 +228,12 @@ def _warnings(group: Sequence[Run]) -> list[str]:
     ]
 
 
-def _named(values: Any, skip: str = "") -> str:
-    """JSON values as words: `name fair, template chat, max_prompt_tokens none`."""
-    if isinstance(values, Mapping):
-        parts = [f"{name} {_named(value)}" for name, value in values.items() if name != skip]
-        return ", ".join(parts) or "nothing"
-    if isinstance(values, list):
-        return "[" + ", ".join(map(_named, values)) + "]"
-    return "none" if values is None else str(values)
-
-
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
 def _short(value: float | None) -> str:
     return _number(value, ".1f" if value is None or value < 1000 else ".0f")
-
-
-def _bytes(value: float | None) -> str:
-    if value is None:
-        return "-"
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        del units[0]
-    return f"{value:.{0 if value >= 100 or units[0] == 'B' else 1}f} {units[0]}"
 
 
 def _rich(sheet: _Sheet) -> Table:
