@@ -121,6 +121,9 @@ def unbroken(tiny: Path, root: Path) -> dict[str, object]:
 def hurry(job: str) -> None:
     """Slurm holds back for two minutes what was put back into its queue."""
     wait_for(lambda: "PENDING" in shell("squeue", "-h", "-o", "%T", "-j", job))
+    wait_for(
+        lambda: not running(("slurmstepd",))
+    )  # what is still being ended would take the new start with it
     shell("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
