@@ -53,6 +53,9 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, tiny):
         while any(tmp_path.name in cwd for cwd in working_folders()) and time.monotonic() < deadline:
             time.sleep(0.1)
     assert not any(tmp_path.name in cwd for cwd in working_folders())
+    assert list(tmp_path.glob("r/runs/*/predictions.jsonl")) and not list(
+        tmp_path.glob("r/runs/*/summary.json")
+    )
 
 
 def working_folders() -> list[str]:
