@@ -161,11 +161,12 @@ class Trackio:
         _check_installed("trackio")
         import trackio  # pyright: ignore[reportMissingImports]
 
-        numbers = {name: value for name, value in _numbers(run).items() if value is not None}
+        values = {name: value for name, value in _numbers(run).items() if value is not None}
         names, rows = _predictions(run)
-        with redirect_stdout(
-            io.StringIO()
-        ):  # it advertises its dashboard, and standard output is for results
+        if rows:
+            values["predictions"] = trackio.Table(columns=names, data=rows)
+        # it advertises its dashboard, and standard output is for results
+        with redirect_stdout(io.StringIO()):
             trackio.init(
                 project=self.project,
                 group=self.group or sweep,
@@ -177,9 +178,7 @@ class Trackio:
                 auto_log_cpu=False,
             )
             try:
-                entry.log(
-                    numbers | {"predictions": trackio.Table(columns=names, data=rows)} if rows else numbers
-                )
+                trackio.log(values)
             finally:
                 trackio.finish()
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 
 from evaluation import bench, followup, loggers
 from pyramid.methods.snapkv import SnapKV
-from tests.sweeps import jobs, rows_of, save_tiny
+from tests.sweeps import command, jobs, rows_of, save_tiny, settings
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"
 
@@ -130,6 +132,24 @@ def test_without_the_package_the_evaluation_goes_on(tiny, tmp_path, monkeypatch,
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     sweep(tiny, tmp_path, "wandb")
     assert len(entries(tmp_path)) == 2, "made up for"
+
+
+def test_trackio_has_one_entry_a_cell_and_prints_nothing(tiny, tmp_path):
+    """In a process of its own, where it finds its folder; it is an extra that may be absent."""
+    pytest.importorskip("trackio")
+    arguments = ("-m", "method=fullkv,snapkv", "budget=16", "logger=trackio", *settings(tiny, "r"))
+    done = command(*arguments, cwd=tmp_path, environ={"TRACKIO_DIR": str(tmp_path / "trackio")})
+    assert (done.returncode, done.stderr) == (0, "")
+    cells = json.loads(done.stdout.splitlines()[-1])["cells"]
+    with closing(sqlite3.connect(tmp_path / "trackio" / "pyramid-bench.db")) as database:
+        entries = dict(database.execute("select run_name, metrics from metrics"))
+    assert set(entries) == {cell["key"] for cell in cells}
+    for cell in cells:
+        logged = json.loads(entries[cell["key"]])
+        assert (
+            logged["held/tokens_after_prompt"] == cell["held_tokens"]
+            and len(logged["predictions"]["_value"]) == 4
+        )
 
 
 def test_a_wrong_setting_is_refused_before_anything_runs(tiny, tmp_path):
