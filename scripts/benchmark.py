@@ -47,29 +47,32 @@ class Bench:
         assert all(answer.error is None for cell in answers for answer in cell)
         return took
 
-    def ratios(self, prompt: int, new: int, one_by_one: bool) -> dict[str, float]:
-        """One round at one prompt length."""
+    def company(self, prompt: int, new: int) -> dict[str, float]:
+        """One round of 13 cells together against FullKV alone, and one by one against together."""
         from pyramid.methods import build
 
         fullkv = build("fullkv")
         cells = [fullkv, *(build(name, budget=budget) for name in METHODS for budget in BUDGETS)]
-        narrowed = build("pyramidinfer", budget=0.6)
         alone = self.seconds([fullkv], prompt, new)
-        company = self.seconds(cells, prompt, new)
-        found = {"company_over_fullkv": company / alone}
-        if one_by_one:
-            found["one_by_one_over_company"] = (
-                sum(self.seconds([cell], prompt, new) for cell in cells) / company
-            )
-        prefill = self.seconds([fullkv], prompt, 1)
-        for name, method in (
-            ("pyramidkv", build("pyramidkv", budget=128)),
-            ("h2o", build("h2o", budget=128)),
-            ("pyramidinfer", narrowed),
-        ):
-            found[f"{name}_prefill_over_fullkv"] = self.seconds([method], prompt, 1) / prefill
-        lengths = narrowed.lengths(prompt, self.layers)
-        found["pyramidinfer_token_layers"] = sum(lengths) / len(lengths) / prompt
+        together = self.seconds(cells, prompt, new)
+        apart = sum(self.seconds([cell], prompt, new) for cell in cells)
+        return {"company_over_fullkv": together / alone, "one_by_one_over_company": apart / together}
+
+    def prefill(self, prompt: int) -> dict[str, float]:
+        """One round of reading a prompt and compressing it, against reading it."""
+        from pyramid.methods import build
+
+        narrowed = build("pyramidinfer", budget=0.6)
+        methods = {
+            "pyramidkv": build("pyramidkv", budget=128),
+            "h2o": build("h2o", budget=128),
+            "pyramidinfer": narrowed,
+        }
+        alone = self.seconds([build("fullkv")], prompt, 1)
+        found = {
+            f"{name}_prefill_over_fullkv": self.seconds([m], prompt, 1) / alone for name, m in methods.items()
+        }
+        found["pyramidinfer_token_layers"] = sum(narrowed.lengths(prompt, self.layers)) / self.layers / prompt
         return found
 
 
@@ -85,19 +88,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     bench = Bench(options.threads)
-    bench.ratios(200, 2, True)  # warm-up
+    bench.prefill(200)  # warm-up
+    bench.company(200, 2)
     medians: dict[str, float] = {}
     cells = f"fullkv, and {', '.join(METHODS)} at {', '.join(map(str, BUDGETS))}"
     print(f"13 cells in company: {cells}; {options.new} new tokens")
     for prompt in options.prompts:
-        first = prompt == options.prompts[0]
-        rounds = [bench.ratios(prompt, options.new, first) for _ in range(options.rounds)]
+        rounds = []
+        for _ in range(options.rounds):
+            company = bench.company(prompt, options.new) if options.part != "prefill" else {}
+            rounds.append(company | (bench.prefill(prompt) if options.part != "company" else {}))
         print(f"\nprompt of {prompt} tokens, {options.rounds} rounds    median   least    most")
         for name in rounds[0]:
             values = [found[name] for found in rounds]
             middle = statistics.median(values)
-            print(f"  {name:<34}{middle:>8.2f}{min(values):>8.2f}{max(values):>8.2f}")
-            medians[name if first else f"{name}_{prompt}"] = round(middle, 4)
+            print(f"  {name:<34}{middle:>8.2f}{min(values):>8.2f}{max(values):>8.2f}", flush=True)
+            medians[name if prompt == options.prompts[0] else f"{name}_{prompt}"] = round(middle, 4)
     print()
     print(json.dumps(medians))
     return 0
