@@ -62,7 +62,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @cache
 def build_tiny_model(family: str = "Llama", layers: int = 6) -> Any:
-    """A random model of a real family with grouped queries (8 query, 2 key/value heads), the same every time."""
+    """A random model of a real family with grouped queries (8 query, 2 key/value heads), always the same."""
     import torch
     import transformers
 
@@ -79,9 +79,10 @@ def build_tiny_model(family: str = "Llama", layers: int = 6) -> Any:
         "eos_token_id": 2,
         **FAMILIES[family],
     }
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**shape)
-    return getattr(transformers, f"{family}ForCausalLM")(config).eval().float()
+    with torch.inference_mode(False):  # whoever asks first may be inside inference mode
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{family}Config")(**shape)
+        return getattr(transformers, f"{family}ForCausalLM")(config).eval().float()
 
 
 @pytest.fixture(scope="session")
