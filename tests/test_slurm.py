@@ -124,6 +124,7 @@ def hurry(job: str) -> None:
     wait_for(
         lambda: not running(("slurmstepd",))
     )  # what is still being ended would take the new start with it
+    time.sleep(2)  # started in the second of its requeue, a job is taken for the one that was ended
     shell("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
