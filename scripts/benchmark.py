@@ -84,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--new", type=int, default=32, help="new tokens of each answer")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved repetitions")
     parser.add_argument(
+        "--part", choices=("company", "prefill", "all"), default="all", help="what to measure"
+    )
+    parser.add_argument(
         "--threads", type=int, default=None, help="threads of torch; default: torch's own choice"
     )
     options = parser.parse_args(arguments)
