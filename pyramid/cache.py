@@ -138,7 +138,8 @@ class LayerStore:
 
     @staticmethod
     def stacked(stores: Sequence[LayerStore]) -> LayerStore:
-        """A new store with the rows of all, which remember the same kinds of things."""
+        """A new store with the rows of all, which have the same columns. What some have never had to remember of their
+        rows, because nothing of them was evicted yet, is zero for them."""
         entries = max(store.entries for store in stores)
 
         def stack(tensors: list[Tensor], room: int = 0) -> Tensor:
@@ -157,8 +158,14 @@ class LayerStore:
         )
         store.entries = entries
         store.columns = {name: stack([s.columns[name] for s in stores]) for name in stores[0].columns}
-        store.fixed = {name: torch.cat([s.fixed[name] for s in stores]) for name in stores[0].fixed}
-        store.marks = {name: tuple(v for s in stores for v in s.marks[name]) for name in stores[0].marks}
+        for name in dict.fromkeys(name for s in stores for name in s.fixed):
+            like = next(s.fixed[name] for s in stores if name in s.fixed)
+            blank = [like.new_zeros(len(s.lengths), *like.shape[1:]) for s in stores]
+            store.fixed[name] = torch.cat(
+                [s.fixed.get(name, zeros) for s, zeros in zip(stores, blank, strict=True)]
+            )
+        for name in dict.fromkeys(name for s in stores for name in s.marks):
+            store.marks[name] = tuple(v for s in stores for v in s.marks.get(name, (0,) * len(s.lengths)))
         return store
 
     def select_rows(self, rows: Sequence[int]) -> LayerStore:

@@ -21,6 +21,10 @@ CELLS = [
         for name in ("streamingllm", "h2o", "snapkv", "pyramidkv")
         for budget in (32, 64, 0.5)
     ),
+    ("streamingllm", {"budget": 310}),  # beside the others: never over its budget, or only while decoding
+    ("streamingllm", {"budget": 4096}),
+    ("h2o", {"budget": 310}),
+    *(("streamingllm", {"budget": budget, "decode_eviction": "always"}) for budget in (64, 310)),
     ("random", {"budget": 64}),
     ("truncated", {"budget": 64}),
 ]
@@ -36,7 +40,7 @@ def untimed(answer: Answer) -> Answer:
 
 
 def test_company_changes_nothing(generator: Generator, prompt_of: Any) -> None:
-    """Fifteen cells on five prompts of mixed length, with answers that stop early at different tokens: all as
+    """Twenty cells on five prompts of mixed length, with answers that stop early at different tokens: all as
     alone.
     """
     requests = [
