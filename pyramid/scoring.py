@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyramid.selection import is_full, valid
 
-BLOCK_ELEMENTS = 1 << 19  # attention weights held at once while masses are summed
+BLOCK_ELEMENTS = 1 << 20  # attention weights held at once while masses are summed
 
 
 def window_attention(
