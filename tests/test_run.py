@@ -80,6 +80,9 @@ def test_one_cell_then_a_sweep_from_another_folder(tmp_path, tiny):
     ]
     after = (Path(cell["folder"]) / "predictions.jsonl").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert [path.name for path in tmp_path.iterdir()] == [
+        "mine"
+    ]  # nothing else is left where the user stands
 
 
 def test_a_signal_ends_with_130_and_a_line_that_says_how_to_go_on(tmp_path, tiny):
