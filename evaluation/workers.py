@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,7 +87,9 @@ def work() -> int:
     def end_with_parent() -> None:
         while os.read(sys.stdin.fileno(), 1):
             pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        while True:  # once is not enough: an exception that is raised inside a destructor or callback is lost
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
