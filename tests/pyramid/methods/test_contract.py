@@ -74,6 +74,16 @@ def test_a_fitting_prompt_is_answered_as_fullkv_answers_it(
         assert not any(answer.compressed for answer in answers)
 
 
+@pytest.mark.parametrize("name", ["snapkv", "pyramidkv", "random"])
+def test_prompts_around_a_wide_window_are_answered_as_fullkv_answers_them(
+    name: str, generator: Generator, requests_of: Any
+) -> None:
+    """Shorter than the window, as long, and a little longer, all within the budget (kvpress issue 134)."""
+    requests = requests_of((1, 20, 31, 32, 33), new=20)
+    answers = generator.generate(requests, [configured(name, BUDGET, "protocol.window=32")])[0]
+    assert told(answers) == told(generator.generate(requests, [build("fullkv")])[0])
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("budget", [BUDGET, 0.25, 260, 0.85])
 def test_the_budget_is_held_to_the_token(
