@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from evaluation import metrics
 from evaluation.longbench_rows import Item, read_items
@@ -18,6 +18,7 @@ from evaluation.longbench_scoring import check_scorer, metric_name, score_answer
 from evaluation.longbench_table import BUCKETS, LongBenchSet, bucket, find_set
 from evaluation.prompts import Prompter
 from evaluation.types import Sample
+from pyramid.types import Answer
 
 VERSION = 1  # raised whenever the same parameters give other samples or scores
 
@@ -42,6 +43,8 @@ class LongBench:
 
     Errors: ValueError with the offending value and the mend.
     """
+
+    lower_is_better: ClassVar[tuple[str, ...]] = ()
 
     set: str
     data: str | Path | None = None
@@ -99,7 +102,8 @@ class LongBench:
         chosen = {sample.id for sample in by_length[: self.shortest]}
         return tuple(sample for sample in samples if sample.id in chosen)
 
-    def score(self, sample: Sample, text: str) -> dict[str, float]:
+    def score(self, sample: Sample, answer: Answer) -> dict[str, float]:
+        text = answer.text
         classes = sample.meta["all_classes"] or ()
         value, failed = score_answer(self.row, text, sample.references, classes, self.code_similarity)
         scores = {self.metrics[0]: value}

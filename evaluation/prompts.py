@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from evaluation.types import Prompt, Protocol, Sample
 from pyramid.types import Tokenizer
 
+ANSWER_MARK = "(the answer stands here)"
 SHOWN = 80  # characters of the rendered prompt's head and tail that a record keeps
 
 
@@ -29,7 +30,11 @@ class Prompter:
         Truncation drops tokens in the middle of context + question, before the template is put around them,
         until prompt and answer fit. Errors: ValueError if even the template and the answer alone do not fit.
         """
-        limit = self.model_max_length - sample.max_new_tokens
+        if sample.ids:
+            return self._given(sample)
+        follow_ups = tuple(tuple(self.tokenizer.encode(text)) for text in self._follow_ups(sample))
+        turns = 1 + len(follow_ups)
+        limit = self.model_max_length - turns * sample.max_new_tokens - sum(map(len, follow_ups))
         if self.protocol.max_prompt_tokens is not None:
             limit = min(limit, self.protocol.max_prompt_tokens)
         segments, rendered = self._read(sample.context, sample.question, sample)
@@ -38,11 +43,44 @@ class Prompter:
             segments, rendered = self._shortened(sample, limit)
         return Prompt(
             segments=segments,
+            follow_ups=follow_ups,
             stop_ids=self._stop_ids(sample),
             truncated=truncated,
             head=rendered[:SHOWN],
             tail=rendered[-SHOWN:],
         )
+
+    def _given(self, sample: Sample) -> Prompt:
+        """A sample of token ids as it is."""
+        whole = len(sample.ids) + max(len(sample.continuation), sample.max_new_tokens)
+        if whole > self.model_max_length:
+            raise ValueError(
+                f"sample {sample.id!r} has {whole} tokens, and the model was made for {self.model_max_length}"
+            )
+        return Prompt(
+            segments=(sample.ids,),
+            stop_ids=self._stop_ids(sample),
+            head=self.tokenizer.decode(sample.ids[:SHOWN])[:SHOWN],
+            tail=self.tokenizer.decode(sample.ids[-SHOWN:])[-SHOWN:],
+        )
+
+    def _follow_ups(self, sample: Sample) -> list[str]:
+        """What stands between each answer and the next: the template's end of a message, the user's next one and the
+        template's beginning of an answer; without a template, blank lines around the message."""
+        messages, texts = [{"role": "user", "content": sample.context + sample.question}], []
+        for message in sample.follow_ups:
+            messages += [
+                {"role": "assistant", "content": ANSWER_MARK},
+                {"role": "user", "content": message},
+            ]
+            chat = self.protocol.template == "chat" and sample.template
+            rendered = self.tokenizer.chat(messages) if chat else None
+            texts.append(
+                f"\n\n{message}\n\n"
+                if rendered is None
+                else rendered[rendered.rindex(ANSWER_MARK) + len(ANSWER_MARK) :]
+            )
+        return texts
 
     def _read(self, context: str, question: str, sample: Sample) -> tuple[tuple[tuple[int, ...], ...], str]:
         """The segments of a prompt as the model reads them, and its rendered text."""
@@ -83,8 +121,8 @@ class Prompter:
                 return segments, rendered
             room -= 2  # decoded halves may encode to more tokens than they were cut from
         raise ValueError(
-            f"sample {sample.id!r}: an answer of {sample.max_new_tokens} tokens and the prompt's template "
-            f"do not fit into {limit + sample.max_new_tokens} positions"
+            f"sample {sample.id!r}: with {sample.max_new_tokens} tokens an answer, {limit} positions are left for the "
+            "prompt, and its template alone does not fit into them"
         )
 
     def _stop_ids(self, sample: Sample) -> tuple[int, ...]:

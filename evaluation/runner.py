@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -33,7 +34,7 @@ class Generator(Protocol):
     def generate(self, requests: Sequence[Request], methods: Sequence[Any]) -> Sequence[Sequence[Answer]]:
         """One list of answers for each method, in order, and in it one answer for each request, in order.
 
-        The requests of one call have equally many segments.
+        The requests of one call have equally many segments and follow-ups, and all or none have continuations.
         What cannot be answered gets an answer with `error`; an exception concerns the whole call."""
         ...
 
@@ -128,7 +129,8 @@ def run_cells(
             spec = pending[0].spec
             limit, ids = spec.subset.get("limit"), spec.subset.get("ids")
             samples = choose(task.samples(prompter), limit=limit, ids=ids, seed=spec.seed)
-            work = _Work(task, samples, {sample.id: prompter.render(sample) for sample in samples}, generator)
+            prompts = {sample.id: prompter.render(sample) for sample in samples}
+            work = _Work(task, samples, prompts, generator, spec.seed)
             work.run(pending, batch_size, progress, environment(device))
         runs = {key: cell.folder.run for key, cell in unique.items()}
         return [runs[cell.spec.key] for cell in cells]
@@ -138,11 +140,17 @@ class _Work:
     """What is computed for the cells in company."""
 
     def __init__(
-        self, task: Task, samples: Sequence[Sample], prompts: Mapping[str, Prompt], generator: Generator
+        self,
+        task: Task,
+        samples: Sequence[Sample],
+        prompts: Mapping[str, Prompt],
+        generator: Generator,
+        seed: int,
     ) -> None:
         self.task = task
         self.prompts = prompts
         self.generator = generator
+        self.seed = seed
         self.order = sorted(samples, key=self._size, reverse=True)
 
     def run(
@@ -168,13 +176,17 @@ class _Work:
                     cell.folder.abort(traceback.format_exc())
             raise
 
-    def _size(self, sample: Sample) -> tuple[int, int]:
+    def _shape(self, sample: Sample) -> tuple[int, int, bool]:
+        """What is equal for all requests of one call."""
         prompt = self.prompts[sample.id]
-        return len(prompt.segments), prompt.tokens
+        return len(prompt.segments), len(prompt.follow_ups), bool(sample.continuation)
+
+    def _size(self, sample: Sample) -> tuple[tuple[int, int, bool], int]:
+        return self._shape(sample), self.prompts[sample.id].tokens
 
     def _batches(self, batch_size: int) -> Iterator[list[Sample]]:
-        """All samples in order, those of a batch with equally many segments."""
-        for _, alike in groupby(self.order, key=lambda sample: self._size(sample)[0]):
+        """All samples in order, those of a batch of one shape."""
+        for _, alike in groupby(self.order, key=self._shape):
             samples = list(alike)
             for start in range(0, len(samples), batch_size):
                 yield samples[start : start + batch_size]
@@ -183,7 +195,7 @@ class _Work:
         """Answer `batch` for `cells`, and record what each of them lacks."""
         if not cells:
             return
-        requests = [_request(sample, self.prompts[sample.id]) for sample in batch]
+        requests = [_request(sample, self.prompts[sample.id], self.seed) for sample in batch]
         table = _generate(self.generator, requests, [cell.method for cell in cells])
         for cell, answers in zip(cells, table, strict=True):
             for sample, (answer, trace) in zip(batch, answers, strict=True):
@@ -200,7 +212,7 @@ class _Work:
         error = answer.error
         if error is None:
             try:
-                scores = _checked(self.task.score(sample, answer.text))
+                scores = _checked(self.task.score(sample, answer), self.task.lower_is_better)
             except Exception as problem:
                 error, trace = f"the answer could not be scored: {_sentence(problem)}", traceback.format_exc()
         return _record(sample, self.prompts[sample.id], answer, scores, error), trace
@@ -218,13 +230,18 @@ def _lacks(folder: RunFolder, batch: Sequence[Sample]) -> bool:
     return any(sample.id not in folder.records for sample in batch)
 
 
-def _request(sample: Sample, prompt: Prompt) -> Request:
+def _request(sample: Sample, prompt: Prompt, seed: int) -> Request:
     return Request(
         id=sample.id,
         segments=prompt.segments,
         max_new_tokens=sample.max_new_tokens,
         min_new_tokens=sample.min_new_tokens,
         stop_ids=prompt.stop_ids,
+        stop_texts=sample.stop_texts,
+        temperature=sample.temperature,
+        seed=seed,
+        follow_ups=prompt.follow_ups,
+        continuation=sample.continuation,
     )
 
 
@@ -254,10 +271,11 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _checked(scores: Mapping[str, float]) -> dict[str, float]:
+def _checked(scores: Mapping[str, float], lower_is_better: Collection[str]) -> dict[str, float]:
     for metric, value in scores.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f"{metric} is {value}, outside of [0, 1]")
+        highest = math.inf if metric in lower_is_better else 1
+        if not 0 <= value <= highest:
+            raise ValueError(f"{metric} is {value}, outside of [0, {highest}]")
     return {metric: float(value) for metric, value in scores.items()}
 
 
@@ -283,8 +301,21 @@ def _record(
         "seconds": answer.seconds,
         "prompt_head": prompt.head,
         "prompt_tail": prompt.tail,
+        **({"follow_ups": [_turn(each) for each in answer.follow_ups]} if answer.follow_ups else {}),
         "meta": dict(sample.meta),
         "error": error,
+    }
+
+
+def _turn(answer: Answer) -> dict[str, Any]:
+    """The record of a further turn."""
+    return {
+        "text": answer.text,
+        "prompt_tokens": answer.prompt_tokens,
+        "new_tokens": len(answer.token_ids),
+        "finish": answer.finish,
+        **_held("kept_tokens", "bytes_after_prompt", answer.held_after_prompt),
+        **_held("kept_tokens_at_end", "bytes_at_end", answer.held_at_end),
     }
 
 

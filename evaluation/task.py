@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from evaluation.prompts import Prompter
 from evaluation.types import Sample
+from pyramid.types import Answer
 
 
 class Task(Protocol):
@@ -21,7 +22,8 @@ class Task(Protocol):
     """
 
     name: str
-    metrics: tuple[str, ...]  # the first is the headline; every score lies in [0, 1]
+    metrics: tuple[str, ...]  # the first is the headline; every score lies in [0, 1], but for those below
+    lower_is_better: tuple[str, ...]  # metrics of these names are at least 0, without an upper bound
 
     def identity(self) -> dict[str, Any]:
         """All that changes samples or scores, as JSON values: version, parameters, hash of the data."""
@@ -33,8 +35,8 @@ class Task(Protocol):
         Errors: ValueError with one sentence if the data or the parameters cannot give them."""
         ...
 
-    def score(self, sample: Sample, text: str) -> dict[str, float]:
-        """Each metric's value in [0, 1] for one answer."""
+    def score(self, sample: Sample, answer: Answer) -> dict[str, float]:
+        """Each metric's value for one answer."""
         ...
 
     def summarize(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:

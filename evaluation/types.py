@@ -14,6 +14,10 @@ class Sample:
     The prompt is `context` followed directly by `question`. Where the protocol asks the question after
     compression, only `context` is compressed. `references` may be empty only for tasks whose score needs
     none.
+    stop_texts: an answer ends before the first of these. temperature: 0 takes the likeliest token.
+    follow_ups: the user's further messages, each answered in turn on the same cache.
+    ids, continuation: instead of texts, the prompt's token ids as they are, without template or truncation,
+        and the token ids after it whose likelihood is asked for.
     """
 
     id: str
@@ -24,15 +28,24 @@ class Sample:
     min_new_tokens: int = 0
     template: bool = True  # whether a chat template may wrap the prompt
     stop_at_newline: bool = False
+    stop_texts: tuple[str, ...] = ()
+    temperature: float = 0.0
+    follow_ups: tuple[str, ...] = ()
+    ids: tuple[int, ...] = ()
+    continuation: tuple[int, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)  # JSON values only; stored with the prediction
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A sample as the model will read it: token ids, in one segment or, if the question comes later, in two."""
+    """A sample as the model will read it: token ids, in one segment or, if the question comes later, in two.
+
+    follow_ups: what is fed after each answer: the end of the assistant's message, the user's next one, and the
+        beginning of the next answer."""
 
     segments: tuple[tuple[int, ...], ...]
     stop_ids: tuple[int, ...]
+    follow_ups: tuple[tuple[int, ...], ...] = ()
     truncated: bool = False
     head: str = ""  # first and last characters of the rendered prompt, kept with the prediction
     tail: str = ""

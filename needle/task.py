@@ -19,6 +19,7 @@ from evaluation.types import Sample
 from needle import haystack
 from needle.layout import LAYOUTS, Cell
 from needle.needles import METRICS, NEEDLES
+from pyramid.types import Answer
 
 VERSION = 1  # raised whenever the same parameters give other prompts or scores
 
@@ -48,6 +49,7 @@ class NeedleTask:
     name: str = "needle"
 
     metrics: ClassVar[tuple[str, ...]] = METRICS
+    lower_is_better: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", _distinct("lengths", self.lengths))
@@ -89,8 +91,8 @@ class NeedleTask:
         planted = [(cell, NEEDLES[self.needle].plant(self._draw(cell))) for cell in cells]
         return tuple(LAYOUTS[self.layout](self._haystack.text, prompter).samples(planted, blank))
 
-    def score(self, sample: Sample, text: str) -> dict[str, float]:
-        return NEEDLES[self.needle].score(sample.references, text)
+    def score(self, sample: Sample, answer: Answer) -> dict[str, float]:
+        return NEEDLES[self.needle].score(sample.references, answer.text)
 
     def summarize(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         if not records:

@@ -19,6 +19,13 @@ class Request:
         second.
     stop_ids: any of these ends the answer and is not part of it. They never apply to the first
         `min_new_tokens` tokens.
+    stop_texts: an answer ends where its text contains one of these, and is cut before it.
+    temperature: 0 takes the likeliest token. Above, tokens are drawn; request and seed alone determine the
+        random numbers, so that all methods draw with the same ones, in whatever batch.
+    follow_ups: further turns. The token ids of each are fed after the answer before it has ended, into the
+        same cache, and answered in turn, by the same rules.
+    continuation: if there is one, nothing is generated: these token ids are taken for the answer, and what
+        their likelihood is stands in the answer.
     """
 
     id: str
@@ -26,6 +33,11 @@ class Request:
     max_new_tokens: int
     min_new_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
+    stop_texts: tuple[str, ...] = ()
+    temperature: float = 0.0
+    seed: int = 0
+    follow_ups: tuple[tuple[int, ...], ...] = ()
+    continuation: tuple[int, ...] = ()
 
     @property
     def prompt_tokens(self) -> int:
@@ -50,13 +62,18 @@ class Answer:
 
     seconds: wall time by phase (`prefill`, `compression`, `decode`), this sequence's equal share of its
         batch.
+    follow_ups: the answers to the request's further turns. Their `prompt_tokens` are those of the turn alone,
+        what they held is counted after the turn was read, and at the end of its answer; the times of all
+        turns stand in the first answer.
+    log_likelihoods: natural logarithms of the probability of each token of the request's continuation.
+    greedy: whether each of these tokens was the likeliest.
     error: why there is no answer; every other field is then empty, never a made-up value.
     """
 
     id: str
     text: str = ""
     token_ids: tuple[int, ...] = ()
-    finish: str = ""  # "stop" or "length"
+    finish: str = ""  # "stop", "length" or, for a continuation, "scored"
     prompt_tokens: int = 0
     held_after_prompt: Held | None = None
     held_at_end: Held | None = None
@@ -64,6 +81,9 @@ class Answer:
     full_bytes_after_prompt: int = 0  # what the same prompt would hold without compression
     prefill_work: float = 1.0  # share of the full prompt's token-layers that were computed
     seconds: dict[str, float] = field(default_factory=dict)
+    follow_ups: tuple[Answer, ...] = ()
+    log_likelihoods: tuple[float, ...] = ()
+    greedy: tuple[bool, ...] = ()
     error: str | None = None
 
 

@@ -20,6 +20,7 @@ class Mean:
     """Scores are means over samples."""
 
     metrics = ("f1",)
+    lower_is_better = ()
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -24,6 +24,7 @@ from evaluation.longbench_scoring import averages, score_answer
 from evaluation.longbench_table import CATEGORIES, CHINESE, ENGLISH, EXTENDED, SETS, bucket, find_set
 from evaluation.prompts import Prompter
 from evaluation.types import Protocol, Sample
+from pyramid.types import Answer
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 TWENTY_ONE = tuple(name for name, row in SETS.items() if not row.extended)
@@ -406,7 +407,7 @@ class TestScores:
         sample = Sample(
             id="", context="", references=("a b. c",), max_new_tokens=1, meta={"all_classes": None}
         )
-        scores = LongBench(set="gov_report").score(sample, text)
+        scores = LongBench(set="gov_report").score(sample, Answer(id="", text=text))
         assert scores["rouge_l"] == 0.0
         assert scores[SCORER_ERROR] == failed
 
@@ -423,15 +424,17 @@ class TestScores:
         sample = Sample(
             id="", context="", references=("The cat.",), max_new_tokens=1, meta={"all_classes": None}
         )
-        scores = task.score(sample, "the cat\nDialogue: more")
+        scores = task.score(sample, Answer(id="", text="the cat\nDialogue: more"))
         assert task.metrics == ("rouge_l", "rouge_score_l", SCORER_ERROR) and set(scores) == set(task.metrics)
         assert (scores["rouge_l"], scores["rouge_score_l"]) == (pytest.approx(0.5), 1.0)
 
     def test_code_similarity_names_its_backend(self) -> None:
         sample = Sample(id="", context="", references=("diet",), max_new_tokens=1, meta={"all_classes": None})
-        assert LongBench(set="lcc").score(sample, "tide") == {"code_similarity_difflib": 0.25}
+        assert LongBench(set="lcc").score(sample, Answer(id="", text="tide")) == {
+            "code_similarity_difflib": 0.25
+        }
         indel = LongBench(set="lcc", code_similarity="indel")
-        assert indel.score(sample, "tide") == {"code_similarity_indel": 0.5}
+        assert indel.score(sample, Answer(id="", text="tide")) == {"code_similarity_indel": 0.5}
 
     def test_a_summary_is_the_mean_and_for_extended_sets_also_by_length(self) -> None:
         records = [

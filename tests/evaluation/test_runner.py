@@ -94,6 +94,7 @@ class Copy:
 
     name: str = "copy"
     metrics: tuple[str, ...] = ("exact", "share")
+    lower_is_better: tuple[str, ...] = ()
     count: int = 20
 
     def identity(self) -> dict[str, Any]:
@@ -110,9 +111,12 @@ class Copy:
             for i, text in enumerate(texts)
         ]
 
-    def score(self, sample: Sample, text: str) -> dict[str, float]:
+    def score(self, sample: Sample, answer: Answer) -> dict[str, float]:
         (wanted,) = sample.references
-        return {"exact": float(text == wanted), "share": sum(map(str.__eq__, text, wanted)) / len(wanted)}
+        return {
+            "exact": float(answer.text == wanted),
+            "share": sum(map(str.__eq__, answer.text, wanted)) / len(wanted),
+        }
 
     def summarize(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         return {m: sum(r["scores"][m] for r in records) / len(records) for m in self.metrics}
@@ -182,7 +186,7 @@ def test_each_record_says_what_was_answered_held_and_paid(tmp_path):
     assert record == {
         "id": sample.id,
         "text": text,
-        "scores": Copy().score(sample, text),
+        "scores": Copy().score(sample, Answer(id="", text=text)),
         "references": [sample.context[-8:]],
         "prompt_tokens": length,
         "new_tokens": 8,
@@ -305,10 +309,10 @@ class Unjudged(Copy):
 
     outcome: Any = None
 
-    def score(self, sample: Sample, text: str) -> dict[str, float]:
+    def score(self, sample: Sample, answer: Answer) -> dict[str, float]:
         if sample.meta["i"] == 4:
             return {"exact": self.outcome / 1, "share": 1.0}
-        return super().score(sample, text)
+        return super().score(sample, answer)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ class Recall:
 
     name = "needle"
     metrics = ("recall",)
+    lower_is_better = ()
 
     def summarize(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         return {"recall": sum(record["scores"]["recall"] for record in records) / len(records)}

@@ -24,6 +24,7 @@ PROTOCOL = {"name": "fair", "template": "chat", "question": "in_prompt", "max_pr
 class Needle:
     name = "needle"
     metrics = ("recall", "hits")
+    lower_is_better = ()
 
     def summarize(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         return {m: sum(record["scores"][m] for record in records) / len(records) for m in self.metrics}

@@ -11,6 +11,7 @@ import pytest
 from evaluation.prompts import Prompter
 from evaluation.task import Task
 from needle.task import TASK, NeedleTask
+from pyramid.types import Answer
 from tests.needle.conftest import build_tokenizer
 
 PromptersOf = Callable[..., Prompter]
@@ -136,7 +137,7 @@ def test_summary_is_the_mean_of_each_score(haystack_folder: Path, prompter_of: P
     samples = task.samples(prompter_of(build_tokenizer("gpt")))
     answers = ("Eat a sandwich and sit in Dolores Park on a sunny day.", "sandwich, Dolores Park")
     records = [
-        {"scores": task.score(sample, text), "meta": sample.meta}
+        {"scores": task.score(sample, Answer(id="", text=text)), "meta": sample.meta}
         for sample, text in zip(samples, answers, strict=True)
     ]
     assert task.summarize(records) == pytest.approx(
@@ -148,7 +149,10 @@ def test_summary_is_the_mean_of_each_score(haystack_folder: Path, prompter_of: P
 def test_draws_its_heatmap(haystack_folder: Path, prompter_of: PromptersOf, tmp_path: Path) -> None:
     task = _task(haystack_folder)
     samples = task.samples(prompter_of(build_tokenizer("gpt")))
-    records = [{"scores": task.score(sample, "sandwich"), "meta": sample.meta} for sample in samples]
+    records = [
+        {"scores": task.score(sample, Answer(id="", text="sandwich")), "meta": sample.meta}
+        for sample in samples
+    ]
     assert [file.name for file in task.draw(records, tmp_path)] == ["heatmap.csv", "heatmap.png"]
 
 
