@@ -6,7 +6,10 @@ Reading never touches the network. What is not here is fetched once, by `python 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
+import os
+import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,15 +20,35 @@ from typing import IO, Any
 from pyramid.download import cache_folder
 
 ENDINGS = (".jsonl", ".jsonl.gz")
+GITHUB = "https://raw.githubusercontent.com"
+PATIENCE_SECONDS = 60  # for a server's next bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class GitHubFile:
+    """Where a file lies in a repository, and what it must be."""
+
+    path: str
+    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a benchmark's data is published: files of a data-set repository on the Hugging Face hub."""
+    """Where a benchmark's data is published: files of a data-set repository on the Hugging Face hub, or of one commit
+    of a repository on GitHub.
+
+    files: as they lie in `folder`. commit: empty for the hub. on_github: for each of the files, where it is there.
+    """
 
     name: str
     repository: str
     files: tuple[str, ...]
+    commit: str = ""
+    on_github: tuple[GitHubFile, ...] = ()
+
+    @property
+    def host(self) -> str:
+        return "GitHub" if self.commit else "the Hugging Face hub"
 
     @property
     def folder(self) -> Path:
@@ -35,7 +58,29 @@ class Source:
 
 SOURCES: Mapping[str, Source] = {
     source.name: source
-    for source in (Source(name="longbench", repository="THUDM/LongBench", files=("data.zip",)),)
+    for source in (
+        Source(name="longbench", repository="THUDM/LongBench", files=("data.zip",)),
+        Source(
+            name="mt_bench",
+            repository="lm-sys/FastChat",
+            commit="0e6d3e4beaab66f4d3f93db72541a4abab8af28d",
+            files=("question.jsonl", "reference_answer/gpt-4.jsonl", "judge_prompts.jsonl"),
+            on_github=(
+                GitHubFile(
+                    path="fastchat/llm_judge/data/mt_bench/question.jsonl",
+                    sha256="119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
+                ),
+                GitHubFile(
+                    path="fastchat/llm_judge/data/mt_bench/reference_answer/gpt-4.jsonl",
+                    sha256="f957a5bc977badb66885ec970e6cd08527845780313f0995764260e5777b9b3f",
+                ),
+                GitHubFile(
+                    path="fastchat/llm_judge/data/judge_prompts.jsonl",
+                    sha256="fd283293406d024f44c174b094ef48031d0687a4682fd3a56b29b138f80281b6",
+                ),
+            ),
+        ),
+    )
 }
 
 
@@ -138,7 +183,7 @@ def find_table(source: Source, name: str, path: Path | str | None = None) -> Tab
     place = source.folder if path is None else Path(path).expanduser()
     table = find_in(place, name)
     tried = str(place)
-    if table is None and path is None:
+    if table is None and path is None and not source.commit:
         table = next(filter(None, (find_in(file, name) for file in _in_hub_cache(source))), None)
         tried += " or the Hugging Face hub's cache"
     if table is None:
@@ -181,17 +226,32 @@ def fetch(source: Source) -> list[Path]:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")
         raise ValueError(
-            f"{source.repository} could not be fetched from the Hugging Face hub ({type(error).__name__}: "
+            f"{source.repository} could not be fetched from {source.host} ({type(error).__name__}: "
             f"{reason}); copy {', '.join(source.files)} from another machine into {source.folder}"
         ) from error
     return files
 
 
 def _download(source: Source, file: str) -> None:
+    if source.commit:
+        _download_from_github(source, source.on_github[source.files.index(file)], source.folder / file)
+        return
     from huggingface_hub import hf_hub_download
 
     source.folder.mkdir(parents=True, exist_ok=True)
     hf_hub_download(source.repository, file, repo_type="dataset", local_dir=source.folder)
+
+
+def _download_from_github(source: Source, file: GitHubFile, target: Path) -> None:
+    address = f"{GITHUB}/{source.repository}/{source.commit}/{file.path}"
+    with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as reply:
+        content = reply.read()
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise ValueError(f"{file.path} came with another content than it has in commit {source.commit[:12]}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    partial.write_bytes(content)
+    os.replace(partial, target)
 
 
 def _in_hub_cache(source: Source) -> list[Path]:
