@@ -228,6 +228,17 @@ class Group:
     def compressed(self, row: int) -> bool:
         return any(store.lengths[row] < self.tokens[row] for store in self.stores)
 
+    @staticmethod
+    def joined(method: Method, groups: Sequence[Group]) -> Group:
+        """A new group of `method` with the rows of all."""
+        layers = zip(*(group.stores for group in groups), strict=True)
+        return Group(
+            method,
+            [LayerStore.stacked(layer) for layer in layers],
+            tuple(tokens for group in groups for tokens in group.tokens),
+            tuple(prompt for group in groups for prompt in group.prompt),
+        )
+
     def select_rows(self, rows: Sequence[int]) -> Group:
         """A new group with only these rows."""
 
@@ -417,14 +428,9 @@ class CompressedCache(Cache):
 def _merged(groups: list[Group]) -> Group:
     if len(groups) == 1:
         return groups[0]
-    stores = [LayerStore.stacked(layer) for layer in zip(*(group.stores for group in groups), strict=True)]
-    return Group(
-        groups[0].method,
-        stores,
-        tuple(tokens for group in groups for tokens in group.tokens),
-        tuple(prompt for group in groups for prompt in group.prompt),
-        budgets=tuple(getattr(g.method, "budget", None) for g in groups for _ in g.tokens),
-    )
+    merged = Group.joined(groups[0].method, groups)
+    merged.budgets = tuple(getattr(g.method, "budget", None) for g in groups for _ in g.tokens)
+    return merged
 
 
 def _arriving(mask: Tensor) -> Lengths:
