@@ -10,7 +10,11 @@ from typing import Any
 
 from evaluation.task import Task
 
-KINDS = {"needle": "needle.task", "longbench": "evaluation.longbench"}
+KINDS = {
+    "needle": "needle.task",
+    "longbench": "evaluation.longbench",
+    "mt_bench": "evaluation.mt_bench",
+}
 
 
 def build(label: str, parameters: Mapping[str, Any]) -> Task:
