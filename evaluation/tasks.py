@@ -13,6 +13,7 @@ from evaluation.task import Task
 KINDS = {
     "needle": "needle.task",
     "longbench": "evaluation.longbench",
+    "gsm8k": "evaluation.gsm8k",
     "mt_bench": "evaluation.mt_bench",
 }
 
