@@ -2,13 +2,16 @@
 PY ?= python3
 WORKERS ?= 2
 OLDEST_TRANSFORMERS := 5.2.0
+KVPRESS := 0.5.5
 
 BIN := .venv/bin
 COMPAT := .venv-compat/bin
+PEERS := .venv-peers/bin
 SMOKE := build/smoke
 SHELL := /bin/bash
 
-# $(call install,FOLDER,CONSTRAINTS): make the virtual environment FOLDER if need be, and install the project into it.
+# $(call install,FOLDER,EXTRA,CONSTRAINTS): make the virtual environment FOLDER if need be, and install the project
+# with one of its extras into it.
 # uv does it in a fraction of pip's time; it is told of the local wheels that pip would see.
 define install
 	@$(PY) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
@@ -16,10 +19,10 @@ define install
 	@if command -v uv >/dev/null; then set -e; \
 		test -x $(1)/bin/python || uv venv --quiet --seed --python $(PY) $(1); \
 		UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" \
-			uv pip install --quiet --python $(1)/bin/python -e '.[dev]' -c $(2); \
+			uv pip install --quiet --python $(1)/bin/python -e '.[$(2)]' -c $(3); \
 	else set -e; \
 		test -x $(1)/bin/python || $(PY) -m venv $(1); \
-		$(1)/bin/python -m pip install -qq --disable-pip-version-check -e '.[dev]' -c $(2); \
+		$(1)/bin/python -m pip install -qq --disable-pip-version-check -e '.[$(2)]' -c $(3); \
 	fi
 	@touch $(1)/.installed
 endef
@@ -34,7 +37,7 @@ setup: .venv/.installed  ## make .venv and install everything into it; at once w
 
 .venv/.installed: pyproject.toml constraints.txt
 	@echo "installing into .venv: one to three minutes, about 2 GB"
-	$(call install,.venv,constraints.txt)
+	$(call install,.venv,dev,constraints.txt)
 
 .PHONY: demo
 demo: setup  ## PyramidKV on a small real language model: score, memory held, speed
@@ -63,15 +66,26 @@ test-compat: .venv-compat/.installed  ## the library's tests on the oldest suppo
 	@mkdir -p build
 	@grep -Ev '^(transformers|tokenizers|huggingface.hub)==' constraints.txt > build/constraints-compat.txt
 	@echo 'transformers==$(OLDEST_TRANSFORMERS)' >> build/constraints-compat.txt
-	$(call install,.venv-compat,build/constraints-compat.txt)
+	$(call install,.venv-compat,dev,build/constraints-compat.txt)
 
 .PHONY: bench
 bench: setup  ## what a sweep costs beside one run, as ratios measured on this machine: minutes
 	$(BIN)/python -m scripts.benchmark
 
+.PHONY: bench-peers
+bench-peers: setup .venv-peers/.installed  ## the same sweep by NVIDIA's kvpress, in an environment of its own: minutes
+	$(BIN)/python -m scripts.bench_peers --peer $(PEERS)/python
+
+# kvpress holds these below the versions that the project is tested with.
+.venv-peers/.installed: pyproject.toml constraints.txt
+	@mkdir -p build
+	@grep -Ev '^(transformers|tokenizers|huggingface.hub|pandas)==' constraints.txt > build/constraints-peers.txt
+	@echo 'kvpress==$(KVPRESS)' >> build/constraints-peers.txt
+	$(call install,.venv-peers,kvpress,build/constraints-peers.txt)
+
 .PHONY: clean
 clean:  ## remove the environments and caches; results stay
-	rm -rf .venv .venv-compat build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-compat .venv-peers build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: tables

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pyramid.types import Answer, Request
+
 METHODS = ("streamingllm", "h2o", "snapkv", "pyramidkv")
 BUDGETS = (64, 128, 256)
 
@@ -36,16 +38,22 @@ class Bench:
         self.vocabulary = loaded.model.config.vocab_size
         self.layers = loaded.model.config.num_hidden_layers
 
-    def seconds(self, methods: Sequence[Any], prompt: int, new: int) -> float:
-        from pyramid.types import Request
-
+    def tokens(self, prompt: int) -> tuple[int, ...]:
+        """The prompt of that length."""
         draw = random.Random(prompt)
-        tokens = tuple(draw.randrange(self.vocabulary) for _ in range(prompt))
+        return tuple(draw.randrange(self.vocabulary) for _ in range(prompt))
+
+    def seconds(self, methods: Sequence[Any], prompt: int, new: int) -> float:
+        return self.answer(methods, prompt, new)[0]
+
+    def answer(self, methods: Sequence[Any], prompt: int, new: int) -> tuple[float, list[Answer]]:
+        """The seconds that all methods' answers to the prompt took together, and the answers."""
+        tokens = self.tokens(prompt)
         started = time.perf_counter()
         answers = self.generator.generate([Request(id="", segments=(tokens,), max_new_tokens=new)], methods)
         took = time.perf_counter() - started
         assert all(answer.error is None for cell in answers for answer in cell)
-        return took
+        return took, [answer for cell in answers for answer in cell]
 
     def company(self, prompt: int, new: int) -> dict[str, float]:
         """One round of 13 cells together against FullKV alone, and one by one against together."""

@@ -76,7 +76,9 @@ def test_the_conda_file_has_valid_specs_and_installs_what_make_installs() -> Non
     assert version in Requirement(f"python{PROJECT['requires-python']}").specifier
     (pip,) = [item["pip"] for item in described["dependencies"] if isinstance(item, dict)]
     assert pip == ["-c constraints.txt", "-e .[dev]"]
-    assert "-e '.[dev]' -c $(2)" in (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "-e '.[$(2)]' -c $(3)" in makefile
+    assert "$(call install,.venv,dev,constraints.txt)" in makefile
 
 
 def test_make_alone_explains_every_target() -> None:
