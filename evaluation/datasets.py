@@ -1,4 +1,5 @@
-"""Benchmark data as published: rows of JSON lines in folders, gzip files and zip archives, on this machine.
+"""Benchmark data as published: rows of JSON lines in folders, gzip files and zip archives, or of parquet files, on
+this machine.
 
 Reading never touches the network. What is not here is fetched once, by `python -m scripts.fetch NAME`.
 """
@@ -14,12 +15,14 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 from pyramid.download import cache_folder
 
-ENDINGS = (".jsonl", ".jsonl.gz")
+ENDINGS = (".jsonl", ".jsonl.gz", ".parquet", "-00000-of-00001.parquet")
+FOLDERS = ("", "data", "main")  # where tables lie in a published folder
 GITHUB = "https://raw.githubusercontent.com"
 PATIENCE_SECONDS = 60  # for a server's next bytes
 
@@ -38,6 +41,7 @@ class Source:
     of a repository on GitHub.
 
     files: as they lie in `folder`. commit: empty for the hub. on_github: for each of the files, where it is there.
+    hub_twin: the same data in a repository on the hub, which the hub's own library may have in its cache.
     """
 
     name: str
@@ -45,6 +49,7 @@ class Source:
     files: tuple[str, ...]
     commit: str = ""
     on_github: tuple[GitHubFile, ...] = ()
+    hub_twin: Source | None = None
 
     @property
     def host(self) -> str:
@@ -78,6 +83,37 @@ SOURCES: Mapping[str, Source] = {
                     path="fastchat/llm_judge/data/judge_prompts.jsonl",
                     sha256="fd283293406d024f44c174b094ef48031d0687a4682fd3a56b29b138f80281b6",
                 ),
+            ),
+        ),
+        Source(
+            name="gsm8k",
+            repository="openai/grade-school-math",
+            commit="3101c7d5072418e28b9008a6636bde82a006892c",
+            files=("test.jsonl", "train.jsonl"),
+            on_github=(
+                GitHubFile(
+                    path="grade_school_math/data/test.jsonl",
+                    sha256="3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+                ),
+                GitHubFile(
+                    path="grade_school_math/data/train.jsonl",
+                    sha256="17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
+                ),
+            ),
+            hub_twin=Source(
+                name="gsm8k",
+                repository="openai/gsm8k",
+                files=("main/test-00000-of-00001.parquet", "main/train-00000-of-00001.parquet"),
+            ),
+        ),
+        Source(
+            name="wikitext2",
+            repository="ggml-org/ci",
+            files=("wikitext-2-raw-v1.zip",),
+            hub_twin=Source(
+                name="wikitext2",
+                repository="Salesforce/wikitext",
+                files=("wikitext-2-raw-v1/test-00000-of-00001.parquet",),
             ),
         ),
     )
@@ -148,7 +184,8 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A file of JSON lines, plain, compressed (`.gz`) or as a member of a zip archive."""
+    """A file of JSON lines, plain, compressed (`.gz`) or as a member of a zip archive; or a parquet file, whose rows
+    are read as such lines."""
 
     path: Path
     member: str = ""
@@ -158,6 +195,10 @@ class Table:
 
     def lines(self) -> Iterator[Line]:
         """Its lines in order, blank ones left out. Errors: ValueError if the file ends too soon."""
+        if self.path.suffix == ".parquet":
+            for number, row in enumerate(_parquet_rows(self.path), 1):
+                yield Line(where=f"{self}, row {number}", text=json.dumps(row, default=str).encode())
+            return
         number = 0
         try:
             with self._open() as file:
@@ -183,27 +224,27 @@ def find_table(source: Source, name: str, path: Path | str | None = None) -> Tab
     place = source.folder if path is None else Path(path).expanduser()
     table = find_in(place, name)
     tried = str(place)
-    if table is None and path is None and not source.commit:
-        table = next(filter(None, (find_in(file, name) for file in _in_hub_cache(source))), None)
+    if table is None and path is None and (cached := in_hub_cache(source)) is not None:
+        table = next(filter(None, (find_in(file.parent, name) for file in cached)), None)
         tried += " or the Hugging Face hub's cache"
     if table is None:
         raise ValueError(
-            f"{source.name} has no table {name!r} ({name}.jsonl, {name}.jsonl.gz, or one of these in a zip "
-            f"archive) in {tried}; say where it is with data.path=PATH, or fetch it once with: "
+            f"{source.name} has no table {name!r} ({name}.jsonl, {name}.jsonl.gz, {name}.parquet, or one of the "
+            f"first two in a zip archive) in {tried}; say where it is with data.path=PATH, or fetch it once with: "
             f"python -m scripts.fetch {source.name}"
         )
     return table
 
 
 def find_in(place: Path, name: str) -> Table | None:
-    """The table `name` in a folder, its `data` folder or an archive there; or `place` itself if it is one.
+    """The table `name` in a folder, its `data` or `main` folder or an archive there; or `place` itself if it is one.
 
     Errors: ValueError if an archive cannot be read."""
     if place.is_file():
         if place.suffix == ".zip":
             return _in_archive(place, name)
         return Table(path=place) if place.name.endswith(ENDINGS) else None
-    for folder in (place, place / "data"):
+    for folder in (place / inner for inner in FOLDERS):
         for ending in ENDINGS:
             if (folder / f"{name}{ending}").is_file():
                 return Table(path=folder / f"{name}{ending}")
@@ -254,12 +295,17 @@ def _download_from_github(source: Source, file: GitHubFile, target: Path) -> Non
     os.replace(partial, target)
 
 
-def _in_hub_cache(source: Source) -> list[Path]:
-    """Files that the hub's own library fetched at another time; looks at the disk only."""
+def in_hub_cache(source: Source) -> list[Path] | None:
+    """Files that the hub's own library fetched at another time; looks at the disk only. None: not on the hub."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = (try_to_load_from_cache(source.repository, file, repo_type="dataset") for file in source.files)
-    return [Path(each) for each in found if isinstance(each, str)]
+    on_hub = [each for each in (source, source.hub_twin) if each is not None and not each.commit]
+    found = [
+        try_to_load_from_cache(each.repository, file, repo_type="dataset")
+        for each in on_hub
+        for file in each.files
+    ]
+    return [Path(each) for each in found if isinstance(each, str)] if on_hub else None
 
 
 def _in_archive(archive: Path, name: str) -> Table | None:
@@ -271,6 +317,20 @@ def _in_archive(archive: Path, name: str) -> Table | None:
     wanted = [f"{name}{ending}" for ending in ENDINGS]
     found = next((member for member in members if member.rsplit("/", 1)[-1] in wanted), None)
     return None if found is None else Table(path=archive, member=found)
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Errors: ValueError if the file cannot be read, or nothing is installed that reads it."""
+    if find_spec("pyarrow") is None:
+        raise ValueError(f"reading {path} needs pyarrow: pip install 'pyramid-bench[parquet]'")
+    import pyarrow.parquet  # pyright: ignore[reportMissingImports]
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        for batch in file.iter_batches():
+            yield from batch.to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())})") from error
 
 
 def _shown(value: Any) -> str:
