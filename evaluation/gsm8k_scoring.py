@@ -53,10 +53,8 @@ def strict_answer(text: str, form: str) -> str | None:
 
 def flexible_answer(text: str) -> str | None:
     """The last run of digits, points, commas and dollar signs, of at least two characters unless it is a digit."""
-    last = None
-    for last in FLEXIBLE.finditer(text):
-        pass
-    return last and (last[1] or last[2])
+    found = FLEXIBLE.findall(text)
+    return found[-1][0] or found[-1][1] if found else None
 
 
 def matches(found: str | None, gold: str) -> bool:
@@ -71,10 +69,8 @@ def lenient_answer(text: str) -> Decimal | None:
     stands behind it does not. Numbers are compared as numbers: 18.00 is 18."""
     plain = SEPARATOR.sub(",", text.replace("\u2212", "-"))
     marks = list(MARK.finditer(plain))
-    found = NUMBER.search(plain, marks[-1].end()) if marks else None
-    if found is None:
-        for found in NUMBER.finditer(plain):
-            pass
+    behind = NUMBER.search(plain, marks[-1].end()) if marks else None
+    found = behind or next(reversed(list(NUMBER.finditer(plain))), None)
     if found is None:
         return None
     value = Decimal(found["digits"].replace(",", ""))

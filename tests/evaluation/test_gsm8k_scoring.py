@@ -1,4 +1,4 @@
-"""What a solution answers: the harness's two readings as it defines them, and ours, which the known traps do not fool."""
+"""What a solution answers: the harness's two readings as it defines them, and ours, which no known trap fools."""
 
 from __future__ import annotations
 
