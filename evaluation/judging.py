@@ -99,8 +99,9 @@ def stored(run: Run) -> dict[str, list[dict[str, Any]]]:
 
 
 def judge_of(run: Run, name: str) -> dict[str, Any]:
-    """What made the judgments of a label."""
-    return files.read_json(run.folder / FOLDER / f"{name}.json")
+    """What made the judgments of a label; empty if that file is gone."""
+    file = run.folder / FOLDER / f"{name}.json"
+    return files.read_json(file) if file.exists() else {}
 
 
 def _ask(judge: Judge, asked: list[Item], store: Callable[[Item, Reply | None], None], tally: Tally) -> None:

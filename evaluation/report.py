@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
 from typing import Any
 
-from evaluation import mixture
+from evaluation import mixture, mt_bench_table
 from evaluation.frame import Result, budget_text
 from evaluation.longbench_scoring import plain_average
 from evaluation.longbench_table import SETS
@@ -35,6 +35,7 @@ def sheets(results: Sequence[Result], mix: Collection[str] = ()) -> list[Sheet]:
     """All tables of one group, those without rows left out. Errors: ValueError for runs that must not be
     mixed."""
     found = [score_sheet(results, mix), difference_sheet(results, mix), cost_sheet(results, mix)]
+    found = [*mt_bench_table.sheets(results, mix), *found]
     records = [record for result in results for record in result.run.records]
     if all(field in record["meta"] for record in records for field in _UNITS):
         found += [grid_sheet(results, field, mix) for field in _UNITS]
@@ -254,7 +255,8 @@ def _cost(result: Result) -> list[Cell]:
     summary = result.summary
     held, answered = summary["held"], len(result.answered)
     seconds = summary["seconds"]
-    tokens = sum(record["new_tokens"] for record in result.answered)
+    turns = [turn for record in result.answered for turn in (record, *record.get("follow_ups", ()))]
+    tokens = sum(turn["new_tokens"] for turn in turns)  # the seconds are those of all turns
     decode = seconds.get("decode")
     share: Callable[[str], float | None] = lambda phase: (  # noqa: E731
         seconds[phase] / answered if phase in seconds and answered else None
