@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import files, followup, loggers, tasks
+from evaluation.efficiency import Efficiency, Points
 from evaluation.prompts import Prompter
 from evaluation.results import Run, RunBusy, RunFolder, RunSpec
 from evaluation.runner import Cell, run_cells
@@ -282,6 +283,9 @@ class _Bench:
         from pyramid.generation import Generator
 
         job, task = cells[0][0].job, cells[0][0].task
+        if isinstance(task, Efficiency):
+            self._measure(cells, task)
+            return
         loaded = self._model(job.model)
         ranks = parallel.size()
         generator: Any = Generator(
@@ -303,12 +307,46 @@ class _Bench:
             device=str(loaded.model.device),
         )
 
+    def _measure(self, cells: list[tuple[Plan, RunFolder]], task: Efficiency) -> None:
+        """As `_run`, for points that are measured in processes of their own."""
+        from pyramid import models
+        from pyramid.measurer import Measurer
+
+        job = cells[0][0].job
+        spec = _filled(models.ModelSpec, job.model, "model")
+        if rank()[1] > 1 or spec.device_map is not None:
+            raise ValueError("suite=efficiency measures one device: leave out torchrun and model.device_map")
+        self._unload()
+        measurer = Measurer(
+            model=spec,
+            batches=task.batch_of,
+            stock=task.stock,
+            repeats=task.repeats,
+            warmups=task.warmups,
+            memory_gib=task.memory_gib,
+            first_token=job.protocol.first_token,
+            cache_heads=job.protocol.cache_heads,
+        )
+        points: Any = Points(model_max_length=models.check(spec).max_length)
+        run_cells(
+            [Cell(method=cell.method, folder=folder) for cell, folder in cells],
+            cells[0][0].task,
+            points,
+            measurer,
+            batch_size=1,
+            progress=self.progress,
+            device="that of each point, in its record",
+        )
+
+    def _unload(self) -> None:
+        self.loaded = ("", None)
+        gc.collect()  # the last model's memory is free before the next one needs it
+
     def _model(self, values: Mapping[str, Any]) -> Any:
         from pyramid import models, parallel
 
         if self.loaded[0] != repr(values):
-            self.loaded = ("", None)
-            gc.collect()  # the last model's memory is free before the next one needs it
+            self._unload()
             try:
                 load = models.load if parallel.size() == 1 else parallel.load_everywhere
                 model = load(_filled(models.ModelSpec, values, "model"))

@@ -302,6 +302,7 @@ def _record(
         "prompt_head": prompt.head,
         "prompt_tail": prompt.tail,
         **({"follow_ups": [_turn(each) for each in answer.follow_ups]} if answer.follow_ups else {}),
+        **({"measured": dict(answer.measured)} if answer.measured else {}),
         "meta": dict(sample.meta),
         "error": error,
     }

@@ -15,6 +15,8 @@ KINDS = {
     "longbench": "evaluation.longbench",
     "gsm8k": "evaluation.gsm8k",
     "mt_bench": "evaluation.mt_bench",
+    "perplexity": "evaluation.perplexity",
+    "efficiency": "evaluation.efficiency",
 }
 
 

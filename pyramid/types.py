@@ -5,9 +5,9 @@ A harness that only exchanges these values with a generator needs not import a d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,7 @@ class Answer:
         turns stand in the first answer.
     log_likelihoods: natural logarithms of the probability of each token of the request's continuation.
     greedy: whether each of these tokens was the likeliest.
+    measured: what a measurement found beside, as JSON values.
     error: why there is no answer; every other field is then empty, never a made-up value.
     """
 
@@ -84,6 +85,7 @@ class Answer:
     follow_ups: tuple[Answer, ...] = ()
     log_likelihoods: tuple[float, ...] = ()
     greedy: tuple[bool, ...] = ()
+    measured: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
 
 

@@ -1,0 +1,401 @@
+"""How fast one model answers one batch with one method, and how much memory that takes, measured in a process
+that does nothing else: `python -m pyramid.measuring`, which reads a pickled `Order` from its standard input
+and writes one JSON object to its standard output.
+
+The engine and transformers' own `generate()` are timed by the same clock: a hook on the model that notes when
+the first new token's logits are there. Where both are asked for they take turns, so that whatever disturbs
+the machine disturbs both.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import random
+import statistics
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.cache_utils import Cache
+
+from pyramid import models
+from pyramid.arithmetic import Shape, expected
+from pyramid.cache import CompressedCache, Group, LayerStore
+from pyramid.generation import Generator
+from pyramid.machine import (
+    Gauge,
+    copy_bandwidth,
+    describe,
+    gauge_of,
+    is_exhausted,
+    limited_memory,
+    synchronized_time,
+)
+from pyramid.method import Method
+from pyramid.types import Answer, Request
+
+ENGINE, STOCK = "engine", "stock"
+SHORT_PROMPT, SHORT_ANSWER = 64, 3  # of the very first, unmeasured call, which loads code and starts threads
+EXHAUSTED = "memory exhausted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is to be measured.
+
+    prompt, batch, new: tokens of each prompt, prompts in one forward pass, tokens of each answer.
+    subjects: `engine`, which runs `method`, and `stock`, transformers' own generate().
+    repeats, warmups: measured and unmeasured calls of each subject; a short unmeasured one always comes first.
+    memory_gib: see `limited_memory`. The rest as for `Generator`.
+    """
+
+    model: models.ModelSpec
+    method: Method
+    prompt: int
+    batch: int
+    new: int
+    seed: int = 0
+    subjects: tuple[str, ...] = (ENGINE,)
+    repeats: int = 1
+    warmups: int = 0
+    memory_gib: float | None = None
+    first_token: str = "full"
+    cache_heads: str = "kv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One measured call. Seconds are of the whole batch; peaks are bytes above the weights, None where they
+    cannot be measured.
+
+    first_token: from the call to the logits of the first new token, compression included; answer: from there
+        to the end of the call.
+    """
+
+    first_token: float
+    compression: float
+    answer: float
+    peak_prompt: int | None
+    peak_answer: int | None
+
+
+class SplitBatch(RuntimeError):
+    """The batch did not fit and was about to be answered in parts, which would be another measurement."""
+
+
+class Clock:
+    """Watches the forward passes of one call.
+
+    rows: that every pass must have. passes: until the first new token's logits are there."""
+
+    def __init__(self, model: Any, gauge: Gauge, *, rows: int, passes: int) -> None:
+        self.model, self.gauge, self.rows, self.left = model, gauge, rows, passes
+        self.holders: list[Any] = []
+        self.first = 0.0
+        self.peak_prompt: int | None = None
+        self.peak_answer: int | None = None
+        self.sizes: dict[str, int] = {}
+
+    def __enter__(self) -> Clock:
+        self._hooks = [
+            self.model.register_forward_pre_hook(self._check_rows, with_kwargs=True),
+            self.model.register_forward_hook(self._note, with_kwargs=True),
+        ]
+        self.gauge.reset()
+        self.started = synchronized_time(self.model.device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = synchronized_time(self.model.device)
+        self.peak_answer = self.gauge.peak()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _check_rows(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        rows = kwargs["input_ids"].shape[0]
+        if rows != self.rows:
+            raise SplitBatch(f"{EXHAUSTED}: a batch of {self.rows} does not fit")
+
+    def _note(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.first = synchronized_time(self.model.device)
+            self.peak_prompt = self.gauge.peak()
+            self.holders = holders_of(next(value for value in kwargs.values() if isinstance(value, Cache)))
+            self.sizes = sizes_of(self.holders, "after_prompt")
+            self._hooks[1].remove()
+            self.gauge.reset()
+
+
+def holders_of(cache: Cache) -> list[Any]:
+    """What holds a cache's tensors while an answer grows: our groups, or the layers of transformers' caches."""
+    return list(cache.groups) if isinstance(cache, CompressedCache) else list(cache.layers)
+
+
+def sizes_of(holders: Sequence[Any], when: str) -> dict[str, int]:
+    """Bytes of a cache's tensors, and of the memory behind them, in which there may be free room."""
+    tensors = [tensor for holder in holders for tensor in _tensors_of(holder)]
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return {
+        f"bytes_{when}": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        f"allocated_{when}": sum({s.data_ptr(): s.nbytes() for s in storages}.values()),
+    }
+
+
+def _tensors_of(holder: Any) -> Iterator[Tensor]:
+    for part in holder.stores if isinstance(holder, Group) else [holder]:
+        yield from (part.keys, part.values)
+        if isinstance(part, LayerStore):
+            yield from (*part.columns.values(), *part.fixed.values())
+
+
+def prompts_of(order: Order, vocabulary: int) -> list[tuple[int, ...]]:
+    """Random token ids, the same for every method and subject."""
+    draw = random.Random(f"{order.seed}/{order.prompt}/{order.batch}")
+    return [tuple(draw.randrange(vocabulary) for _ in range(order.prompt)) for _ in range(order.batch)]
+
+
+@dataclass
+class Subject:
+    """One of the two that answer.
+
+    call: prompts and tokens wanted -> seconds of compression; what it found beside its times goes to `found`."""
+
+    name: str
+    call: Callable[[Sequence[tuple[int, ...]], int], float]
+    passes: int
+    found: dict[str, Any] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    tokens: list[tuple[int, ...]] = field(default_factory=list)
+    error: str | None = None
+
+
+class Session:
+    """The model, loaded, and everything that is measured with it."""
+
+    def __init__(self, order: Order, loaded: models.LoadedModel) -> None:
+        self.order, self.model, self.tokenizer = order, loaded.model, loaded.tokenizer
+        self.device = torch.device(loaded.model.device)
+        self.gauge = gauge_of(self.device)
+        embedding: Any = self.model.get_input_embeddings()
+        self.prompts = prompts_of(order, int(embedding.weight.shape[0]))
+        known = {
+            ENGINE: Subject(ENGINE, self._engine, 1 + (order.first_token == "compressed")),
+            STOCK: Subject(STOCK, self._stock, 1),
+        }
+        self.subjects = [known[name] for name in order.subjects]
+
+    def run(self) -> dict[str, Any]:
+        """Warm up, then let the subjects take turns. A subject that runs out of memory drops out."""
+        short = [prompt[:SHORT_PROMPT] for prompt in self.prompts]
+        for subject in self.subjects:
+            self._attempt(subject, short, SHORT_ANSWER)
+        for number in range(self.order.warmups + self.order.repeats):
+            for subject in self.subjects:
+                trial = self._attempt(subject, self.prompts, self.order.new)
+                if trial is not None and number >= self.order.warmups:
+                    subject.trials.append(trial)
+        reports = {subject.name: self._report(subject) for subject in self.subjects}
+        return reports | {"agree": self._agreement()}
+
+    def _attempt(self, subject: Subject, prompts: Sequence[tuple[int, ...]], new: int) -> Trial | None:
+        """A trial, or None if there is no room for the batch, which is the subject's outcome from then on."""
+        if subject.error is not None:
+            return None
+        try:
+            return self._trial(subject, prompts, new)
+        except (RuntimeError, MemoryError) as error:
+            if not (isinstance(error, SplitBatch) or is_exhausted(error)):
+                raise
+        subject.error = EXHAUSTED  # outside of the handler, where nothing holds on to the failed call
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+
+    def _trial(self, subject: Subject, prompts: Sequence[tuple[int, ...]], new: int) -> Trial:
+        gc.collect()
+        clock = Clock(self.model, self.gauge, rows=len(prompts), passes=subject.passes)
+        with clock:
+            compression = subject.call(prompts, new)
+        assert clock.holders, "the call ended before its first token"
+        subject.found |= clock.sizes | sizes_of(clock.holders, "at_end")
+        return Trial(
+            first_token=clock.first - clock.started,
+            compression=compression,
+            answer=clock.ended - clock.first,
+            peak_prompt=clock.peak_prompt,
+            peak_answer=clock.peak_answer,
+        )
+
+    def _engine(self, prompts: Sequence[tuple[int, ...]], new: int) -> float:
+        generator = Generator(
+            model=self.model,
+            tokenizer=self.tokenizer,
+            first_token=self.order.first_token,
+            cache_heads=self.order.cache_heads,
+            kernel=str(self.model.config._attn_implementation),
+        )
+        requests = [
+            Request(id=str(number), segments=(prompt,), max_new_tokens=new, min_new_tokens=new)
+            for number, prompt in enumerate(prompts)
+        ]
+        (answers,) = generator.generate(requests, [self.order.method])
+        self._accept(ENGINE, [answer.token_ids for answer in answers], answers)
+        return answers[0].seconds["compression"] * len(answers)
+
+    def _stock(self, prompts: Sequence[tuple[int, ...]], new: int) -> float:
+        ids = torch.tensor(prompts, device=self.device)
+        before = self.model.generation_config
+        self.model.generation_config = GenerationConfig(
+            do_sample=False, pad_token_id=0
+        )  # nothing ends it early
+        try:
+            with torch.inference_mode():
+                given: Any = self.model.generate(  # type: ignore[operator]
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=new,
+                    return_dict_in_generate=True,
+                )
+        finally:
+            self.model.generation_config = before
+        self._accept(STOCK, [tuple(row) for row in given.sequences[:, ids.shape[1] :].tolist()], None)
+        return 0.0
+
+    def _accept(self, name: str, tokens: list[tuple[int, ...]], answers: list[Answer] | None) -> None:
+        """Keep what a call answered. Errors: ValueError with the words of an answer that failed."""
+        subject = next(each for each in self.subjects if each.name == name)
+        subject.tokens = tokens
+        if answers is None:
+            return
+        if answers[0].error is not None:
+            if EXHAUSTED in answers[0].error or "out of memory" in answers[0].error:
+                raise SplitBatch(EXHAUSTED)
+            raise ValueError(answers[0].error)
+        first = answers[0]
+        assert all(answer.held_at_end == first.held_at_end for answer in answers), "equal prompts, equal room"
+        assert first.held_after_prompt is not None and first.held_at_end is not None
+        subject.found |= {
+            "sequence": {
+                "held_after_prompt": asdict(first.held_after_prompt),
+                "held_at_end": asdict(first.held_at_end),
+                "compressed": first.compressed,
+                "full_bytes_after_prompt": first.full_bytes_after_prompt,
+                "prefill_work": first.prefill_work,
+                "token_ids": first.token_ids,
+            }
+        }
+
+    def _report(self, subject: Subject) -> dict[str, Any]:
+        """What a subject did, as JSON values."""
+        if subject.error is not None:
+            return {"error": subject.error}
+        return {
+            "error": None,
+            "trials": [asdict(trial) for trial in subject.trials],
+            **subject.found,
+        }
+
+    def _agreement(self) -> float | None:
+        """The share of answers that both subjects gave alike, to the last token; None if there is one only."""
+        texts = [subject.tokens for subject in self.subjects if subject.error is None]
+        if len(texts) < 2:
+            return None
+        return statistics.fmean(a == b for a, b in zip(*texts, strict=True))
+
+
+def theory(order: Order, model: Any, bandwidth: float | None) -> dict[str, Any]:
+    """What can be worked out: bytes that the batch should hold, and the least time a decoding step could take
+    if it did nothing but read weights and cache once at the speed at which this memory copies."""
+    config = model.config.get_text_config(decoder=True)
+    shape = Shape.of(config, cache_heads=order.cache_heads, number_bytes=model.dtype.itemsize)
+    paper = expected(order.method, shape, prompt=order.prompt, new=order.new)
+    after, at_end = (
+        None if size is None else size * order.batch for size in (paper.after_prompt, paper.at_end)
+    )
+    read = read_weights(model)
+    floor = None
+    if None not in (read, at_end, bandwidth):
+        floor = (read + (after + at_end) / 2) / bandwidth  # type: ignore[operator]
+    return {
+        "bytes_after_prompt": after,
+        "bytes_at_end": at_end,
+        "weight_bytes": sum(_storages(model.parameters()).values()),
+        "weight_bytes_read": read,
+        "copy_bytes_per_second": bandwidth,
+        "step_seconds": floor,
+    }
+
+
+def read_weights(model: Any) -> int | None:
+    """Bytes of weights that a decoding step reads: all, but for an embedding of which it takes a few rows.
+    None for a mixture of experts, of which it reads some."""
+    config = model.config.get_text_config(decoder=True)
+    if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+        return None
+    weights = _storages(model.parameters())
+    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    if embedding.data_ptr() != output.data_ptr():
+        weights.pop(embedding.data_ptr())
+    return sum(weights.values())
+
+
+def _storages(tensors: Any) -> dict[int, int]:
+    return {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}
+
+
+def measure(order: Order) -> dict[str, Any]:
+    """Everything that is found of an order, as JSON values."""
+    loaded = models.load(order.model)
+    device = torch.device(loaded.model.device)
+    bandwidth = copy_bandwidth(device)
+    found = theory(order, loaded.model, bandwidth)
+    with limited_memory(device, order.memory_gib, found["weight_bytes"]):
+        report = Session(order, loaded).run()
+    return report | {
+        "theory": found,
+        "machine": describe(device) | {"peaks_are": gauge_of(device).kind},
+        "kernel": str(loaded.model.config._attn_implementation),
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+    }
+
+
+def _end_with_parent() -> None:
+    """Our standard input is a pipe that closes when whoever ordered this is gone."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+def main() -> int:
+    """Exit code 0: a report was written, be it of an error."""
+    given = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is not the report
+    order = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    started = time.perf_counter()
+    try:
+        report = measure(order)
+    except Exception as error:
+        traceback.print_exc()
+        words = " ".join(str(error).split())
+        sentence = words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
+        report = {"error": EXHAUSTED if is_exhausted(error) else sentence}
+    with given:
+        json.dump(report | {"seconds": time.perf_counter() - started}, given, allow_nan=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
