@@ -16,7 +16,6 @@ KINDS = {
     "gsm8k": "evaluation.gsm8k",
     "mt_bench": "evaluation.mt_bench",
     "perplexity": "evaluation.perplexity",
-    "perplexity": "evaluation.perplexity",
     "efficiency": "evaluation.efficiency",
 }
 
