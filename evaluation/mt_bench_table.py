@@ -63,8 +63,9 @@ def sheets(results: Sequence[Result], mix: Collection[str] = ()) -> list[Sheet]:
     notes = mixture.check(results, mix)
     table = rows(results, mix)
     judged = _judged(table)
-    notes += [*_judge_notes(judged), *basis(results)]
-    return [_turn_sheet(judged, notes), _category_sheet(judged, notes), _held_sheet(table, notes)]
+    notes += basis(results)
+    said = [*_judge_notes(judged), *notes]
+    return [_turn_sheet(judged, said), _category_sheet(judged, said), _held_sheet(table, notes)]
 
 
 def _judged(table: Sequence[Row]) -> list[Judged]:
