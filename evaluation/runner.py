@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -129,7 +129,7 @@ def run_cells(
             spec = pending[0].spec
             limit, ids = spec.subset.get("limit"), spec.subset.get("ids")
             samples = choose(task.samples(prompter), limit=limit, ids=ids, seed=spec.seed)
-            prompts = {sample.id: prompter.render(sample) for sample in samples}
+            prompts = {part.id: prompter.render(part) for sample in samples for part in _parts(sample)}
             work = _Work(task, samples, prompts, generator, spec.seed)
             work.run(pending, batch_size, progress, environment(device))
         runs = {key: cell.folder.run for key, cell in unique.items()}
@@ -185,20 +185,27 @@ class _Work:
         return self._shape(sample), self.prompts[sample.id].tokens
 
     def _batches(self, batch_size: int) -> Iterator[list[Sample]]:
-        """All samples in order, those of a batch of one shape."""
+        """All samples in order, those of a batch of one shape. A sample of several prompts stays whole."""
         for _, alike in groupby(self.order, key=self._shape):
-            samples = list(alike)
-            for start in range(0, len(samples), batch_size):
-                yield samples[start : start + batch_size]
+            batch: list[Sample] = []
+            for sample in alike:
+                if batch and sum(len(_parts(each)) for each in (*batch, sample)) > batch_size:
+                    yield batch
+                    batch = []
+                batch.append(sample)
+            yield batch
 
     def _answer(self, batch: Sequence[Sample], cells: Sequence[Cell]) -> None:
         """Answer `batch` for `cells`, and record what each of them lacks."""
         if not cells:
             return
-        requests = [_request(sample, self.prompts[sample.id], self.seed) for sample in batch]
+        parts = [part for sample in batch for part in _parts(sample)]
+        requests = [_request(part, self.prompts[part.id], self.seed) for part in parts]
         table = _generate(self.generator, requests, [cell.method for cell in cells])
         for cell, answers in zip(cells, table, strict=True):
-            for sample, (answer, trace) in zip(batch, answers, strict=True):
+            left = iter(answers)
+            for sample in batch:
+                answer, trace = _joined([next(left) for _ in _parts(sample)])
                 assert answer.id == sample.id, f"the answer to {sample.id!r} bears the id {answer.id!r}"
                 if sample.id not in cell.folder.records:
                     record, trace = self._judge(sample, answer, trace)
@@ -228,6 +235,25 @@ def _check(folder: RunFolder, order: Sequence[str]) -> None:
 
 def _lacks(folder: RunFolder, batch: Sequence[Sample]) -> bool:
     return any(sample.id not in folder.records for sample in batch)
+
+
+def _parts(sample: Sample) -> tuple[Sample, ...]:
+    """All that is asked for one sample, itself first."""
+    return (sample, *sample.parts)
+
+
+def _joined(answers: Sequence[tuple[Answer, str]]) -> tuple[Answer, str]:
+    """The answers to a sample's prompts as one; the first that failed, if one did."""
+    (first, trace), *others = answers
+    if not others:
+        return first, trace
+    for answer, trace in answers:
+        if answer.error is not None:
+            return replace(answer, id=first.id), trace
+    every = [first, *(answer for answer, _ in others)]
+    seconds = {phase: math.fsum(each.seconds[phase] for each in every) for phase in first.seconds}
+    compressed = any(answer.compressed for answer in every)
+    return replace(first, compressed=compressed, seconds=seconds, follow_ups=tuple(every[1:])), ""
 
 
 def _request(sample: Sample, prompt: Prompt, seed: int) -> Request:
@@ -299,6 +325,7 @@ def _record(
         "full_bytes_after_prompt": answer.full_bytes_after_prompt if answered else None,
         "prefill_work": answer.prefill_work if answered else None,
         "seconds": answer.seconds,
+        **_likelihood(answer),
         "prompt_head": prompt.head,
         "prompt_tail": prompt.tail,
         **({"follow_ups": [_turn(each) for each in answer.follow_ups]} if answer.follow_ups else {}),
@@ -309,15 +336,23 @@ def _record(
 
 
 def _turn(answer: Answer) -> dict[str, Any]:
-    """The record of a further turn."""
+    """The record of a further turn, or of a further prompt of the same sample."""
     return {
         "text": answer.text,
         "prompt_tokens": answer.prompt_tokens,
         "new_tokens": len(answer.token_ids),
         "finish": answer.finish,
+        **_likelihood(answer),
         **_held("kept_tokens", "bytes_after_prompt", answer.held_after_prompt),
         **_held("kept_tokens_at_end", "bytes_at_end", answer.held_at_end),
     }
+
+
+def _likelihood(answer: Answer) -> dict[str, Any]:
+    """Of a continuation: how likely it was, and whether each of its tokens was the likeliest."""
+    if not answer.log_likelihoods:
+        return {}
+    return {"log_likelihood": math.fsum(answer.log_likelihoods), "greedy": all(answer.greedy)}
 
 
 def _held(tokens: str, size: str, held: Held | None) -> dict[str, Any]:

@@ -18,6 +18,8 @@ class Sample:
     follow_ups: the user's further messages, each answered in turn on the same cache.
     ids, continuation: instead of texts, the prompt's token ids as they are, without template or truncation,
         and the token ids after it whose likelihood is asked for.
+    parts: further prompts that belong to the sample, such as the other choices of a question. Each is answered
+        by itself, and the answers follow the sample's own as its `follow_ups`.
     """
 
     id: str
@@ -33,6 +35,7 @@ class Sample:
     follow_ups: tuple[str, ...] = ()
     ids: tuple[int, ...] = ()
     continuation: tuple[int, ...] = ()
+    parts: tuple[Sample, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)  # JSON values only; stored with the prediction
 
 
