@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from evaluation.palette import look, place
 from evaluation.results import Run
-from evaluation.statistics import PairedDifference, paired_difference
-from evaluation.summary import summarize
+from evaluation.statistics import PairedDifference, paired_difference, paired_ratio
+from evaluation.summary import MEANS, summarize
 
 if TYPE_CHECKING:
     import pandas
@@ -29,7 +29,8 @@ STALE = "its summary does not agree with its predictions, which are what is show
 
 @dataclass(frozen=True)
 class Result:
-    """One run's numbers. Scores are in [0, 1] here, and times 100 in whatever is shown."""
+    """One run's numbers. Scores are in [0, 1] here, and times 100 in whatever is shown; those of which the lower is the
+    better one have no such scale, and are shown as they are."""
 
     run: Run
 
@@ -73,7 +74,7 @@ class Result:
         """As `evaluation.summary.summarize` gives it from the predictions. A score that is no mean over
         samples, which only the task can compute, is the one that the run's own summary has."""
         stored = self.run.summary or {}
-        means: Any = _Means(self.task, self.answered)
+        means: Any = _Means(self.task, self.answered, stored)
         environments = stored.get("environments", [])
         found = summarize(self.run.records, spec=self.run.spec, task=means, environments=environments)
         for metric, score in stored.get("scores", {}).items():
@@ -87,6 +88,24 @@ class Result:
     @property
     def score(self) -> float | None:
         return self.summary["scores"].get(self.metric)
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.metric in self.summary["lower_is_better"]
+
+    @property
+    def scale(self) -> int:
+        """What a score is multiplied by where it is shown: 100 makes points."""
+        return 1 if self.lower_is_better else 100
+
+    @property
+    def shown(self) -> float | None:
+        """The headline score as it is shown."""
+        return None if self.score is None else self.scale * self.score
+
+    @property
+    def shown_interval(self) -> tuple[float, float] | None:
+        return self.interval and (self.scale * self.interval[0], self.scale * self.interval[1])
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -106,11 +125,13 @@ class Result:
         return {record["id"]: float(record["new_tokens"]) for record in self.answered}
 
     def against(self, other: Result) -> PairedDifference | None:
-        """How much higher this run scores than `other`; None if no sample was answered in both."""
+        """How much higher this run scores than `other`; None if no sample was answered in both. Where the lower score
+        is the better one the difference is of logarithms, as `paired_ratio` explains."""
         if not self.scores.keys() & other.scores.keys():
             return None
         if other.run.key not in self._compared:
-            self._compared[other.run.key] = paired_difference(self.scores, other.scores)
+            compare = paired_ratio if self.lower_is_better else paired_difference
+            self._compared[other.run.key] = compare(self.scores, other.scores)
         return self._compared[other.run.key]
 
     @cached_property
@@ -125,15 +146,18 @@ class Result:
 
 
 class _Means:
-    """Stands for a task whose scores are means over samples, as far as `summarize` asks."""
+    """Stands for a task whose scores are means over samples, as far as `summarize` asks. stored: the run's own summary,
+    which says what kind of mean each is."""
 
-    def __init__(self, name: str, answered: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, name: str, answered: Sequence[Mapping[str, Any]], stored: Mapping[str, Any]) -> None:
         self.name = name
+        self.lower_is_better = tuple(stored.get("lower_is_better", ()))
+        self.kinds = stored.get("means", {})
         self.metrics = tuple(dict.fromkeys(metric for record in answered for metric in record["scores"]))
 
     def summarize(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         values = {m: [r["scores"][m] for r in records if m in r["scores"]] for m in self.metrics}
-        return {metric: fmean(found) for metric, found in values.items() if found}
+        return {m: MEANS[self.kinds.get(m, "arithmetic")](found) for m, found in values.items() if found}
 
 
 def results_of(runs: Sequence[Run]) -> list[Result]:
@@ -155,8 +179,8 @@ def budget_place(budget: int | float | None) -> tuple[int, float]:
 
 
 def run_frame(results: Sequence[Result]) -> pandas.DataFrame:
-    """One row a run: who answered what under which rules, the headline score in [0, 1] with its interval,
-    what was held and what it cost."""
+    """One row a run: who answered what under which rules, the headline score in [0, 1] (or from 0 on, where
+    `lower_is_better`) with its interval, what was held and what it cost."""
     import pandas
 
     return pandas.DataFrame([_run_row(result) for result in results]).convert_dtypes()
@@ -211,6 +235,7 @@ def _run_row(result: Result) -> dict[str, Any]:
         "score": result.score,
         "low": low,
         "high": high,
+        "lower_is_better": result.lower_is_better,
         **{name: summary[name] for name in counts},
         **{f"held_{name}": value for name, value in held.items()},
         **{f"{phase}_seconds": value for phase, value in summary["seconds"].items()},

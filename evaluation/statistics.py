@@ -7,8 +7,9 @@ samples would undo.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class PairedDifference:
     """How much one run scores above another on the samples that both answered.
 
     difference, low, high: mean of (first - second) over the pairs, and its interval.
-    gained, lost: samples on which the first scores higher, or lower; together they are the flips.
+    gained, lost: samples on which the first is better, or worse; together they are the flips.
     left_out: samples that only one of the two answered.
     distinguishable: the interval excludes zero, and enough samples differ for chance to be an unlikely
         reason: that k samples all differ in one direction happens by chance with probability 2 ** (1 - k).
@@ -86,3 +87,23 @@ def paired_difference(
         lost=lost,
         distinguishable=enough and (low > 0 or high < 0),
     )
+
+
+def paired_ratio(
+    first: Mapping[str, float],
+    second: Mapping[str, float],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> PairedDifference:
+    """As `paired_difference`, for positive scores without a fixed scale, of which the lower is the better one.
+
+    Differences are those of natural logarithms, so exp(difference) says how many times the second's scores the first's
+    are, as a geometric mean over the pairs. Errors: ValueError also for a score that is not positive."""
+    for score in (*first.values(), *second.values()):
+        if not score > 0:
+            raise ValueError(f"scores are compared by their ratio, and {score} is not above 0")
+    logarithms = [{id: math.log(score) for id, score in scores.items()} for scores in (first, second)]
+    found = paired_difference(*logarithms, confidence=confidence, resamples=resamples, seed=seed)
+    return replace(found, gained=found.lost, lost=found.gained)

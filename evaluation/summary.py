@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from evaluation.results import RunSpec
@@ -11,6 +12,7 @@ from evaluation.statistics import bootstrap_interval
 from evaluation.task import Task
 
 Record = Mapping[str, Any]
+MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {"arithmetic": fmean, "geometric": geometric_mean}
 
 
 def summarize(
@@ -18,20 +20,22 @@ def summarize(
 ) -> dict[str, Any]:
     """What a run scored, held and cost; the headline metric comes first in `scores`.
 
-    Failed samples are counted and enter no mean. `intervals` has a metric only where the task's score is
-    the mean of its samples' scores. `held` is in tokens per layer and key/value head, and in bytes over all
+    Failed samples are counted and enter no mean. `means` and `intervals` have a metric only where the task's score is
+    an arithmetic or geometric mean of its samples' scores. `held` is in tokens per layer and key/value head, and in bytes over all
     layers; each number is a mean over samples. `seconds` are sums over samples.
     """
     answered = [record for record in records if record["error"] is None]
     summed = task.summarize(answered) if answered else {}
     scores = {metric: summed[metric] for metric in task.metrics if metric in summed} | summed
-    held = _held(answered)
+    held, means = _held(answered), _means(answered, scores)
     return {
         "n": len(records),
         "failed": len(records) - len(answered),
         "complete": len(records) == len(answered),
         "scores": scores,
-        "intervals": _intervals(answered, scores),
+        "means": means,
+        "intervals": {metric: _interval(_values(answered, metric), mean) for metric, mean in means.items()},
+        "lower_is_better": list(task.lower_is_better),
         "held": held,
         "compressed": sum(record["compressed"] for record in answered),
         "truncated": sum(record["truncated"] for record in answered),
@@ -65,13 +69,26 @@ def _held(answered: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _intervals(answered: Sequence[Record], scores: Mapping[str, float]) -> dict[str, list[float]]:
-    intervals = {}
+def _values(answered: Sequence[Record], metric: str) -> list[float]:
+    return [record["scores"][metric] for record in answered if metric in record["scores"]]
+
+
+def _means(answered: Sequence[Record], scores: Mapping[str, float]) -> dict[str, str]:
+    """Metric to the kind of mean that its score is, where it is one."""
+    found = {}
     for metric, score in scores.items():
-        values = [record["scores"][metric] for record in answered if metric in record["scores"]]
-        if values and math.isclose(math.fsum(values) / len(values), score, abs_tol=1e-9):
-            intervals[metric] = list(bootstrap_interval(values))
-    return intervals
+        values = _values(answered, metric)
+        possible = MEANS if values and min(values) > 0 else {"arithmetic": fmean} if values else {}
+        kinds = [kind for kind, mean in possible.items() if math.isclose(mean(values), score, abs_tol=1e-9)]
+        if kinds:
+            found[metric] = kinds[0]
+    return found
+
+
+def _interval(values: Sequence[float], mean: str) -> list[float]:
+    if mean == "geometric":
+        return [math.exp(end) for end in bootstrap_interval([math.log(value) for value in values])]
+    return list(bootstrap_interval(values))
 
 
 def _seconds(answered: Sequence[Record]) -> dict[str, float]:
