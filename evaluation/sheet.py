@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,13 @@ class Sheet:
 def number(value: float | None, form: str, mark: str = "", suffix: str = "") -> Cell:
     """A number as a cell; a dash where there is none."""
     return MISSING if value is None else Cell(format(value, form) + suffix, value, mark)
+
+
+def plain(value: float) -> str:
+    """A positive number without a fixed scale, with the four digits that count: 12.35, 1235, 0.001235."""
+    if not 1e-4 <= value < 1e6:
+        return f"{value:.3e}"
+    return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
 def byte_text(value: float | None) -> str:

@@ -21,8 +21,8 @@ def summarize(
     """What a run scored, held and cost; the headline metric comes first in `scores`.
 
     Failed samples are counted and enter no mean. `means` and `intervals` have a metric only where the task's score is
-    an arithmetic or geometric mean of its samples' scores. `held` is in tokens per layer and key/value head, and in bytes over all
-    layers; each number is a mean over samples. `seconds` are sums over samples.
+    an arithmetic or geometric mean of its samples' scores. `held` is in tokens per layer and key/value head, and in
+    bytes over all layers; each number is a mean over samples. `seconds` are sums over samples.
     """
     answered = [record for record in records if record["error"] is None]
     summed = task.summarize(answered) if answered else {}
