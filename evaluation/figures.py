@@ -14,6 +14,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from evaluation import efficiency_figures
 from evaluation.drawing import (
     DASHED,
     finish,
@@ -25,6 +26,7 @@ from evaluation.drawing import (
     style,
     write_title,
 )
+from evaluation.efficiency_points import FAMILY
 from evaluation.frame import BASELINE, Result, budget_place, budget_text
 from evaluation.palette import QUIET, look, place
 from evaluation.report import average
@@ -40,6 +42,8 @@ _SCALES = {"tokens": (1, "tokens_after_prompt"), "bytes": (MEBI, "bytes_after_pr
 
 def figures(results: Sequence[Result]) -> dict[str, Figure]:
     """Name to figure, for one group of runs that may stand together."""
+    if results[0].family == FAMILY:
+        return efficiency_figures.figures(results)
     found = {
         "score_by_tokens": score_figure(results, "tokens"),
         "score_by_bytes": score_figure(results, "bytes"),

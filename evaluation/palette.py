@@ -21,6 +21,8 @@ class Look:
     marker: str
 
 
+STOCK = "stock"  # no method: transformers' own generate(), which the efficiency suite measures beside FullKV
+
 # in the order of tables and legends
 METHODS = {
     "fullkv": Look(label="FullKV", colour="#000000", marker="s"),
@@ -31,6 +33,7 @@ METHODS = {
     "pyramidinfer": Look(label="PyramidInfer", colour="#cc79a7", marker="P"),
     "truncated": Look(label="Truncated prompt", colour="#56b4e9", marker="X"),
     "random": Look(label="Random eviction", colour="#8c8c8c", marker="*"),
+    STOCK: Look(label="transformers generate()", colour="#6b4c2a", marker="h"),
 }
 # for methods that are not among them; from Paul Tol's muted scheme, none of the colours above
 SPARE_COLOURS = ("#332288", "#882255", "#999933", "#117733", "#661100", "#44aa99")

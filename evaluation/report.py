@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
 from typing import Any
 
-from evaluation import mixture, mt_bench_table
+from evaluation import efficiency_points, efficiency_table, mixture, mt_bench_table
 from evaluation.frame import Result, budget_text
 from evaluation.longbench_scoring import plain_average
 from evaluation.longbench_table import SETS
@@ -34,6 +34,8 @@ INDISTINCT = "°"
 def sheets(results: Sequence[Result], mix: Collection[str] = ()) -> list[Sheet]:
     """All tables of one group, those without rows left out. Errors: ValueError for runs that must not be
     mixed."""
+    if results[0].family == efficiency_points.FAMILY:
+        return efficiency_table.sheets(results, mix)
     found = [score_sheet(results, mix), difference_sheet(results, mix), cost_sheet(results, mix)]
     found = [*mt_bench_table.sheets(results, mix), *found]
     records = [record for result in results for record in result.run.records]

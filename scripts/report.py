@@ -66,13 +66,16 @@ def show_tables(settings: Mapping[str, str]) -> None:
 
 
 def write_figures(settings: Mapping[str, str]) -> None:
-    from evaluation import drawing, figures
+    from evaluation import drawing, efficiency_figures, figures
 
-    for name, results in grouped(read_results(settings["runs"]), listed(settings["mix"])).items():
-        folder = Path(settings["out"] or f"{RESULTS}/figures") / name
+    everything, target = read_results(settings["runs"]), Path(settings["out"] or f"{RESULTS}/figures")
+    for name, results in grouped(everything, listed(settings["mix"])).items():
+        folder = target / name
         for stem, figure in figures.figures(results).items():
             _say(drawing.save(figure, folder / stem))
         _say(heatmaps(results, folder))
+    if (joined := efficiency_figures.quality_figure(everything)) is not None:
+        _say(drawing.save(joined, target / "quality_by_measured_bytes"))
 
 
 def heatmaps(results: Sequence[Result], folder: Path) -> list[Path]:
