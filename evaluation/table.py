@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ from rich.table import Table
 
 from evaluation.frame import BASELINE
 from evaluation.results import Run
-from evaluation.sheet import UNCUT, byte_text
-from evaluation.statistics import paired_difference
+from evaluation.sheet import UNCUT, byte_text, plain
+from evaluation.statistics import paired_difference, paired_ratio
 from evaluation.table_rows import named
 
 
@@ -129,14 +130,13 @@ def _score_sheet(group: Sequence[Run]) -> _Sheet:
     rows = []
     for run in group:
         summary = _summary(run)
-        scores = summary["scores"]
         low_high = summary["intervals"].get(headline)
         rows.append(
             [
                 *_names(run),
-                _number(scores.get(headline), ".3f"),
-                "-" if low_high is None else f"{low_high[0]:.3f} to {low_high[1]:.3f}",
-                *(_number(scores.get(metric), ".3f") for metric in others),
+                _score(summary, headline),
+                "-" if low_high is None else " to ".join(_scored(summary, headline, end) for end in low_high),
+                *(_score(summary, metric) for metric in others),
                 _short(summary["new_tokens"]),
                 str(summary["failed"]),
             ]
@@ -160,12 +160,32 @@ def _difference_sheet(group: Sequence[Run]) -> _Sheet:
     for run in group[1:] if _is_baseline(baseline) and metrics else []:
         scores, full = run.scores(metrics[0]), baseline.scores(metrics[0])
         if scores.keys() & full.keys():
-            found = paired_difference(scores, full)
-            interval = f"{found.low:+.3f} to {found.high:+.3f}"
-            verdict = "yes" if found.distinguishable else "no"
-            flips = [str(found.gained), str(found.lost)]
-            rows.append([*_names(run), f"{found.difference:+.3f}", interval, *flips, verdict])
+            rows.append([*_names(run), *_compared(scores, full, _falls(run, metrics[0]))])
     return _Sheet(head, rows)
+
+
+def _compared(scores: Mapping[str, float], full: Mapping[str, float], falling: bool) -> list[str]:
+    """The difference with its interval, or how many times as high scores are of which the lower is the better."""
+    found = (paired_ratio if falling else paired_difference)(scores, full)
+    values = (found.difference, found.low, found.high)
+    difference, low, high = (f"×{math.exp(value):.3f}" if falling else f"{value:+.3f}" for value in values)
+    flips = [str(found.gained), str(found.lost)]
+    return [difference, f"{low} to {high}", *flips, "yes" if found.distinguishable else "no"]
+
+
+def _falls(run: Run, metric: str) -> bool:
+    """Whether the lower score is the better one."""
+    return metric in _summary(run).get("lower_is_better", ())
+
+
+def _score(summary: Mapping[str, Any], metric: str) -> str:
+    value = summary["scores"].get(metric)
+    return "-" if value is None else _scored(summary, metric, value)
+
+
+def _scored(summary: Mapping[str, Any], metric: str, value: float) -> str:
+    """In [0, 1] with three decimals; scores without a scale with the digits that count."""
+    return plain(value) if metric in summary.get("lower_is_better", ()) else f"{value:.3f}"
 
 
 def _cost_sheet(group: Sequence[Run]) -> _Sheet:
@@ -211,6 +231,12 @@ def _notes(group: Sequence[Run]) -> list[str]:
         "tokens per layer and key/value head, mean over samples, after the prompt and at the end of the "
         "answer; bytes after the prompt; seconds are sums over samples, each its share of a batch"
     )
+    falling = [metric for metric in _metrics(group) if _falls(group[0], metric)]
+    if falling:
+        notes.append(
+            f"{' and '.join(falling)}: lower is better; × says how many times the baseline's score, sample by sample, "
+            "as a geometric mean"
+        )
     if _difference_sheet(group).rows:
         notes.append("clear: the interval excludes 0, and enough samples differ for chance to be unlikely")
     return notes
