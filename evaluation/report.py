@@ -1,34 +1,45 @@
 """The tables of a paper, made from runs: scores, differences from the full cache, costs, and grids over
 prompts.
 
-Scores stand in points from 0 to 100. An average over LongBench is the plain mean of its 16 English sets'
+Scores stand in points from 0 to 100; perplexities, which have no such scale, as they are, and are compared by their
+ratio. An average over LongBench is the plain mean of its 16 English sets'
 scores, as the KV-compression papers print it, and says so where sets are missing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
 from typing import Any
 
-from evaluation import efficiency_points, efficiency_table, mixture, mt_bench_table
-from evaluation.frame import Result, budget_text
+from evaluation import efficiency_points, efficiency_table, gsm8k_table, mixture, mt_bench_table
+from evaluation.frame import Result
 from evaluation.longbench_scoring import plain_average
 from evaluation.longbench_table import SETS
-from evaluation.sheet import BEST, MISSING, Cell, Sheet, byte_text, mark_best, number
+from evaluation.sheet import BEST, MISSING, Cell, Sheet, byte_text, mark_best, number, plain
 from evaluation.statistics import paired_difference
 from evaluation.table_rows import (
+    LABELS,
     LONGBENCH_COLUMNS,
     Row,
     baseline,
     basis,
     family_title,
+    labelled,
     rows,
     set_name,
     task_order,
 )
 
 INDISTINCT = "°"
+DIFFERENCE = (
+    "difference: mean over the samples that both answered, in points, with its paired bootstrap interval"
+)
+TIMES = (
+    "times: how many times the full cache's score, a geometric mean over the samples that both answered, with its "
+    "paired bootstrap interval; below 1 is better"
+)
 
 
 def sheets(results: Sequence[Result], mix: Collection[str] = ()) -> list[Sheet]:
@@ -37,7 +48,7 @@ def sheets(results: Sequence[Result], mix: Collection[str] = ()) -> list[Sheet]:
     if results[0].family == efficiency_points.FAMILY:
         return efficiency_table.sheets(results, mix)
     found = [score_sheet(results, mix), difference_sheet(results, mix), cost_sheet(results, mix)]
-    found = [*mt_bench_table.sheets(results, mix), *found]
+    found = [*mt_bench_table.sheets(results, mix), *gsm8k_table.sheets(results, mix), *found]
     records = [record for result in results for record in result.run.records]
     if all(field in record["meta"] for record in records for field in _UNITS):
         found += [grid_sheet(results, field, mix) for field in _UNITS]
@@ -51,8 +62,8 @@ def score_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sheet:
     tasks = task_order(results)
     blocks = _blocks(table)
     columns = [_score_column(table, task, blocks) for task in tasks]
-    head = [*_LABELS, "tokens\n/layer", "held\nbytes", *(_task_head(results, task) for task in tasks)]
-    cells = [[*_labelled(row), *_held(row)] for row in table]
+    head = [*LABELS, "tokens\n/layer", "held\nbytes", *(_task_head(results, task) for task in tasks)]
+    cells = [[*labelled(row), *_held(row)] for row in table]
     if len(tasks) > 1:
         lacking = sorted({note for row in table if (note := average(row, tasks)[1])})
         head.append("\n".join(["average", *(["partial"] if lacking else [])]))
@@ -64,7 +75,7 @@ def score_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sheet:
         head=head,
         rows=[own + [column[place] for column in columns] for place, own in enumerate(cells)],
         notes=[*_score_notes(table, tasks), *notes, *basis(results)],
-        labels=len(_LABELS),
+        labels=len(LABELS),
         blocks=[str(block) for block in blocks],
     )
 
@@ -72,29 +83,29 @@ def score_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sheet:
 def difference_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sheet:
     """Every run against the full cache on the same samples: one row a method, budget and task."""
     notes = mixture.check(results, mix)
-    head = [*_LABELS, "task", "samples", "difference", "95 %\nfrom", "95 %\nto", "better", "worse", "clear"]
-    head += ["answer\ntokens", "longer\nby", "longer\nfrom", "longer\nto"]
+    falling = any(result.lower_is_better for result in results)
+    head = [*LABELS, "task", "samples", "times" if falling else "difference", "95 %\nfrom", "95 %\nto"]
+    head += ["better", "worse", "clear", "answer\ntokens", "longer\nby", "longer\nfrom", "longer\nto"]
     cells = []
     for row in rows(results, mix):
         for task in task_order(row.results.values()):
             full = baseline(results, row.results[task])
             if full is not None and not row.results[task].is_baseline:
-                cells.append([*_labelled(row), Cell(task), *_difference(row.results[task], full)])
+                cells.append([*labelled(row), Cell(task), *_difference(row.results[task], full)])
     return Sheet(
         name="differences",
         title=f"{family_title(results)}: differences from the full cache",
         head=head,
         rows=cells,
         notes=[
-            "difference: mean over the samples that both answered, in points, with its paired bootstrap "
-            "interval",
-            "better, worse: samples with a higher and with a lower score than under the full cache",
+            TIMES if falling else DIFFERENCE,
+            "better, worse: samples with a better and with a worse score than under the full cache",
             "clear: the interval excludes 0, and enough samples differ for chance to be an unlikely reason",
             "longer by: tokens that an answer is longer than under the full cache, a mean with its interval",
             *notes,
             *basis(results),
         ],
-        labels=len(_LABELS) + 1,
+        labels=len(LABELS) + 1,
         blocks=[row[1].text for row in cells],
     )
 
@@ -102,11 +113,11 @@ def difference_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sh
 def cost_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sheet:
     """What was held and how long it took, one row a method, budget and task."""
     notes = mixture.check(results, mix)
-    head = [*_LABELS, "task", "prompt\ntokens", "tokens\n/layer", "tokens\nat end", "held\nbytes", "of full"]
+    head = [*LABELS, "task", "prompt\ntokens", "tokens\n/layer", "tokens\nat end", "held\nbytes", "of full"]
     head += ["bytes\nat end", "compressed", "prefill\nwork", "prefill\ns/sample", "compression\ns/sample"]
     head += ["decode\nms/token", "decode\ntokens/s"]
     cells = [
-        [*_labelled(row), Cell(task), *_cost(row.results[task])]
+        [*labelled(row), Cell(task), *_cost(row.results[task])]
         for row in rows(results, mix)
         for task in task_order(row.results.values())
     ]
@@ -125,7 +136,7 @@ def cost_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sheet:
             *notes,
             *basis(results),
         ],
-        labels=len(_LABELS) + 1,
+        labels=len(LABELS) + 1,
         blocks=[row[1].text for row in cells],
     )
 
@@ -145,29 +156,23 @@ def grid_sheet(results: Sequence[Result], field: str, mix: Collection[str] = ())
     return Sheet(
         name=f"by_{field}",
         title=f"{family_title(results)}: scores by {field}",
-        head=[*_LABELS, "tokens\n/layer", *(f"{value:,}" for value in values)],
+        head=[*LABELS, "tokens\n/layer", *(f"{value:,}" for value in values)],
         rows=[
-            [*_labelled(row), _held(row)[0], *(column[place] for column in columns)]
+            [*labelled(row), _held(row)[0], *(column[place] for column in columns)]
             for place, row in enumerate(table)
         ],
         notes=[f"columns: {field} ({_UNITS.get(field, 'as the task gives it')})", *notes, *basis(results)],
-        labels=len(_LABELS),
+        labels=len(LABELS),
         blocks=[str(block) for block in blocks],
     )
 
 
-_LABELS = ("method", "budget")
 _UNITS = {"length": "tokens of the whole prompt", "depth": "percent of the text before the needle"}
 
 
 def _blocks(table: Sequence[Row]) -> list[object]:
     """Rows that compete: those with the same budget. The full cache competes with nobody."""
     return [None if row.budget is None else row.budget for row in table]
-
-
-def _labelled(row: Row) -> list[Cell]:
-    text = budget_text(row.budget)
-    return [Cell(row.label), Cell(text) if text else MISSING]
 
 
 def _held(row: Row) -> list[Cell]:
@@ -181,16 +186,33 @@ def _held(row: Row) -> list[Cell]:
     return [Cell(f"{tokens:.1f}", tokens), Cell(byte_text(size), size)]
 
 
-def _points(result: Result | None) -> float | None:
-    return None if result is None or result.score is None else 100 * result.score
+def _shown(result: Result | None) -> float | None:
+    return None if result is None else result.shown
+
+
+def _falls(table: Sequence[Row], task: str) -> bool:
+    """Whether the lower score is the better one."""
+    return any(row.results[task].lower_is_better for row in table if task in row.results)
+
+
+def _marks(shown: Sequence[float | None], blocks: Sequence[object], falling: bool) -> list[str]:
+    """As far as the printed digits tell."""
+    if not falling:
+        return mark_best(shown, blocks)
+    return mark_best([None if value is None else -float(plain(value)) for value in shown], blocks, digits=9)
+
+
+def _score_cell(value: float | None, mark: str, suffix: str, falling: bool) -> Cell:
+    if value is None or not falling:
+        return number(value, ".2f", mark, suffix)
+    return Cell(plain(value) + suffix, value, mark)
 
 
 def _score_column(table: Sequence[Row], task: str, blocks: Sequence[object]) -> list[Cell]:
-    points = [_points(row.results.get(task)) for row in table]
-    marks = mark_best(points, blocks)
+    shown, falling = [_shown(row.results.get(task)) for row in table], _falls(table, task)
     return [
-        number(value, ".2f", mark, INDISTINCT if _indistinct(table, row, task) else "")
-        for row, value, mark in zip(table, points, marks, strict=True)
+        _score_cell(value, mark, INDISTINCT if _indistinct(table, row, task) else "", falling)
+        for row, value, mark in zip(table, shown, _marks(shown, blocks, falling), strict=True)
     ]
 
 
@@ -201,7 +223,7 @@ def _average_column(
     lack different things."""
     averages = [average(row, tasks) for row in table]
     complete = [value if not note else None for value, note in averages]
-    marks = mark_best(complete, blocks)
+    marks = _marks(complete, blocks, any(_falls(table, task) for task in tasks))
     return [
         MISSING
         if value is None
@@ -211,8 +233,8 @@ def _average_column(
 
 
 def average(row: Row, tasks: Sequence[str]) -> tuple[float | None, str]:
-    """Mean of the task scores in points, and what must stand beside it if something is missing or partial."""
-    points = {task: value for task in tasks if (value := _points(row.results.get(task))) is not None}
+    """Mean of the task scores as they are shown, and what must stand beside it if something is missing or partial."""
+    points = {task: value for task in tasks if (value := _shown(row.results.get(task))) is not None}
     if not points:
         return None, ""
     if row.any.family != "longbench":
@@ -244,13 +266,19 @@ def _difference(result: Result, full: Result) -> list[Cell]:
     lengths = paired_difference(result.answer_lengths, full.answer_lengths)
     return [
         Cell(str(found.pairs), found.pairs),
-        *(number(100 * value, "+.2f") for value in (found.difference, found.low, found.high)),
+        *(_difference_cell(value, result) for value in (found.difference, found.low, found.high)),
         Cell(str(found.gained), found.gained),
         Cell(str(found.lost), found.lost),
         Cell("yes" if found.distinguishable else "no"),
         number(result.summary["new_tokens"], ".1f"),
         *(number(value, "+.1f") for value in (lengths.difference, lengths.low, lengths.high)),
     ]
+
+
+def _difference_cell(value: float, result: Result) -> Cell:
+    if result.lower_is_better:
+        return Cell(f"×{math.exp(value):.3f}", math.exp(value))
+    return number(result.scale * value, "+.2f")
 
 
 def _cost(result: Result) -> list[Cell]:
@@ -285,7 +313,7 @@ def _bytes(value: float | None) -> Cell:
 
 def _mean_where(row: Row, field: str, value: Any) -> float | None:
     scores = [
-        100 * record["scores"][result.metric]
+        result.scale * record["scores"][result.metric]
         for result in row.results.values()
         for record in result.answered
         if record["meta"][field] == value and result.metric in record["scores"]
@@ -300,7 +328,9 @@ def _task_head(results: Sequence[Result], task: str) -> str:
 
 
 def _score_notes(table: Sequence[Row], tasks: Sequence[str]) -> list[str]:
-    notes = ["scores in points from 0 to 100; bold: best of its budget, underlined: second"]
+    falling = any(_falls(table, task) for task in tasks)
+    scale = "lower is better" if falling else "scores in points from 0 to 100"
+    notes = [f"{scale}; bold: best of its budget, underlined: second"]
     leads, clear = _leads(table, tasks)
     if leads:
         notes.append(
@@ -327,11 +357,11 @@ def _leads(table: Sequence[Row], tasks: Sequence[str]) -> tuple[int, int]:
     leads = clear = 0
     blocks = _blocks(table)
     for task in tasks:
-        points = [_points(row.results.get(task)) for row in table]
-        marks = mark_best(points, blocks)
+        points, falling = [_shown(row.results.get(task)) for row in table], _falls(table, task)
+        marks = _marks(points, blocks, falling)
         for block in dict.fromkeys(block for block in blocks if block is not None):
             places = [p for p in range(len(table)) if blocks[p] == block and points[p] is not None]
-            ranked = sorted(places, key=lambda p: -(points[p] or 0.0))
+            ranked = sorted(places, key=lambda p: points[p] or 0.0, reverse=not falling)
             if len(ranked) < 2 or marks[ranked[0]] != BEST:
                 continue
             leads += 1

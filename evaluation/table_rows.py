@@ -10,8 +10,9 @@ from hashlib import sha256
 from typing import Any
 
 from evaluation import mixture
-from evaluation.frame import Result, budget_place
+from evaluation.frame import Result, budget_place, budget_text
 from evaluation.palette import look, place
+from evaluation.sheet import MISSING, Cell
 
 # the English sets in the papers' order, with the heads that the papers give their columns
 LONGBENCH_COLUMNS = {
@@ -37,7 +38,11 @@ TITLES = {
     "needle": "Needle in a haystack",
     "gsm8k": "GSM8K",
     "mt_bench": "MT-Bench",
+    "perplexity": "Perplexity",
 }
+
+
+LABELS = ("method", "budget")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,12 @@ def rows(results: Sequence[Result], mix: Collection[str] = ()) -> list[Row]:
         for label, part in zip(labels, parts, strict=True)
     ]
     return sorted(unsorted, key=lambda row: (budget_place(row.budget), place(row.any.method), row.label))
+
+
+def labelled(row: Row) -> list[Cell]:
+    """The first cells of a row, under the heads `LABELS`."""
+    text = budget_text(row.budget)
+    return [Cell(row.label), Cell(text) if text else MISSING]
 
 
 def basis(results: Sequence[Result]) -> list[str]:
