@@ -271,5 +271,6 @@ def _machines(points: Sequence[Point]) -> list[str]:
         ]
         kinds = f"attention kernel {point.measured['kernel']}, {point.measured['dtype']}"
         found[f"measured on {', '.join(parts)}; {kinds}; peaks are {machine['peaks_are']}"] = None
-    loads = [point.machine["load"] for point in points if point.machine]
-    return [*found, f"load of the machine beside: {min(loads):g} to {max(loads):g}"] if loads else []
+    loads = [point.machine["load_before"] for point in points if point.machine]
+    busy = f"load of the machine when each point began: {min(loads):.1f} to {max(loads):.1f}" if loads else ""
+    return [*found, *([busy] if busy else [])]

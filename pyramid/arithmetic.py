@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyramid.budget import budget_tokens
+from pyramid.methods.h2o import H2O
+from pyramid.methods.streamingllm import StreamingLLM
 
 FLOAT32 = 4  # bytes
 
@@ -87,11 +89,51 @@ def _tokens_after_prompt(method: Any, layers: int, prompt: int) -> int:
 
 def _side_bytes(method: Any, shape: Shape) -> Callable[[int, bool], int]:
     """Bytes beside keys and values, from the tokens held in all layers and whether others went."""
-    match type(method).__name__:
-        case "H2O":  # one sum of attention for each entry
+    match method:
+        case H2O():  # one sum of attention for each entry
             return lambda tokens, evicted: tokens * shape.heads * FLOAT32
-        case "StreamingLLM" if method.positions == "cache":  # the sinks' keys as they first were
+        case StreamingLLM(positions="cache"):  # the sinks' keys as they first were
             sinks = shape.layers * method.sinks * shape.heads * shape.head_size * shape.number_bytes
             return lambda tokens, evicted: sinks if evicted else 0
         case _:
             return lambda tokens, evicted: 0
+
+
+def theory(
+    model: Any, method: Any, *, prompt: int, new: int, batch: int, cache_heads: str, bandwidth: float | None
+) -> dict[str, Any]:
+    """What can be worked out: bytes that the batch should hold, and the least time a decoding step could take
+    if it did nothing but read weights and cache once at the speed at which this memory copies."""
+    config = model.config.get_text_config(decoder=True)
+    shape = Shape.of(config, cache_heads=cache_heads, number_bytes=model.dtype.itemsize)
+    paper = expected(method, shape, prompt=prompt, new=new)
+    after, at_end = (None if size is None else size * batch for size in (paper.after_prompt, paper.at_end))
+    read = read_weights(model)
+    floor = None
+    if None not in (read, at_end, bandwidth):
+        floor = (read + (after + at_end) / 2) / bandwidth  # type: ignore[operator]
+    return {
+        "bytes_after_prompt": after,
+        "bytes_at_end": at_end,
+        "weight_bytes": sum(_storages(model.parameters()).values()),
+        "weight_bytes_read": read,
+        "copy_bytes_per_second": bandwidth,
+        "step_seconds": floor,
+    }
+
+
+def read_weights(model: Any) -> int | None:
+    """Bytes of weights that a decoding step reads: all, but for an embedding of which it takes a few rows.
+    None for a mixture of experts, of which it reads some."""
+    config = model.config.get_text_config(decoder=True)
+    if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+        return None
+    weights = _storages(model.parameters())
+    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    if embedding.data_ptr() != output.data_ptr():
+        weights.pop(embedding.data_ptr())
+    return sum(weights.values())
+
+
+def _storages(tensors: Any) -> dict[int, int]:
+    return {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}

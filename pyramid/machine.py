@@ -195,7 +195,6 @@ def describe(device: torch.device) -> dict[str, Any]:
         "versions": {package: _version(package) for package in PACKAGES} | {"cuda": torch.version.cuda},
         "threads": torch.get_num_threads(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
         "cpu_governor": _governor(),
         "gpu": _gpu_state(device),
     }

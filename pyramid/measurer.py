@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyramid.measuring import ENGINE, EXHAUSTED, STOCK, Order
+from pyramid.clock import EXHAUSTED
+from pyramid.measuring import ENGINE, STOCK, Order
 from pyramid.method import Method
 from pyramid.methods.fullkv import FullKV
 from pyramid.models import ModelSpec

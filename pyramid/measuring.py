@@ -19,34 +19,24 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import GenerationConfig
-from transformers.cache_utils import Cache
 
 from pyramid import models
-from pyramid.arithmetic import Shape, expected
-from pyramid.cache import CompressedCache, Group, LayerStore
+from pyramid.arithmetic import theory
+from pyramid.clock import EXHAUSTED, Clock, SplitBatch, Trial, sizes_of
 from pyramid.generation import Generator
-from pyramid.machine import (
-    Gauge,
-    copy_bandwidth,
-    describe,
-    gauge_of,
-    is_exhausted,
-    limited_memory,
-    synchronized_time,
-)
+from pyramid.machine import copy_bandwidth, describe, gauge_of, is_exhausted, limited_memory
 from pyramid.method import Method
 from pyramid.types import Answer, Request
 
 ENGINE, STOCK = "engine", "stock"
-SHORT_PROMPT, SHORT_ANSWER = 64, 3  # of the very first, unmeasured call, which loads code and starts threads
-EXHAUSTED = "memory exhausted"
+SHORT_PROMPT, SHORT_ANSWER = 256, 3  # of the very first, unmeasured call, which loads code and starts threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,92 +61,6 @@ class Order:
     memory_gib: float | None = None
     first_token: str = "full"
     cache_heads: str = "kv"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One measured call. Seconds are of the whole batch; peaks are bytes above the weights, None where they
-    cannot be measured.
-
-    first_token: from the call to the logits of the first new token, compression included; answer: from there
-        to the end of the call.
-    """
-
-    first_token: float
-    compression: float
-    answer: float
-    peak_prompt: int | None
-    peak_answer: int | None
-
-
-class SplitBatch(RuntimeError):
-    """The batch did not fit and was about to be answered in parts, which would be another measurement."""
-
-
-class Clock:
-    """Watches the forward passes of one call.
-
-    rows: that every pass must have. passes: until the first new token's logits are there."""
-
-    def __init__(self, model: Any, gauge: Gauge, *, rows: int, passes: int) -> None:
-        self.model, self.gauge, self.rows, self.left = model, gauge, rows, passes
-        self.holders: list[Any] = []
-        self.first = 0.0
-        self.peak_prompt: int | None = None
-        self.peak_answer: int | None = None
-        self.sizes: dict[str, int] = {}
-
-    def __enter__(self) -> Clock:
-        self._hooks = [
-            self.model.register_forward_pre_hook(self._check_rows, with_kwargs=True),
-            self.model.register_forward_hook(self._note, with_kwargs=True),
-        ]
-        self.gauge.reset()
-        self.started = synchronized_time(self.model.device)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended = synchronized_time(self.model.device)
-        self.peak_answer = self.gauge.peak()
-        for hook in self._hooks:
-            hook.remove()
-
-    def _check_rows(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        rows = kwargs["input_ids"].shape[0]
-        if rows != self.rows:
-            raise SplitBatch(f"{EXHAUSTED}: a batch of {self.rows} does not fit")
-
-    def _note(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self.first = synchronized_time(self.model.device)
-            self.peak_prompt = self.gauge.peak()
-            self.holders = holders_of(next(value for value in kwargs.values() if isinstance(value, Cache)))
-            self.sizes = sizes_of(self.holders, "after_prompt")
-            self._hooks[1].remove()
-            self.gauge.reset()
-
-
-def holders_of(cache: Cache) -> list[Any]:
-    """What holds a cache's tensors while an answer grows: our groups, or the layers of transformers' caches."""
-    return list(cache.groups) if isinstance(cache, CompressedCache) else list(cache.layers)
-
-
-def sizes_of(holders: Sequence[Any], when: str) -> dict[str, int]:
-    """Bytes of a cache's tensors, and of the memory behind them, in which there may be free room."""
-    tensors = [tensor for holder in holders for tensor in _tensors_of(holder)]
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return {
-        f"bytes_{when}": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-        f"allocated_{when}": sum({s.data_ptr(): s.nbytes() for s in storages}.values()),
-    }
-
-
-def _tensors_of(holder: Any) -> Iterator[Tensor]:
-    for part in holder.stores if isinstance(holder, Group) else [holder]:
-        yield from (part.keys, part.values)
-        if isinstance(part, LayerStore):
-            yield from (*part.columns.values(), *part.fixed.values())
 
 
 def prompts_of(order: Order, vocabulary: int) -> list[tuple[int, ...]]:
@@ -199,9 +103,12 @@ class Session:
         """Warm up, then let the subjects take turns. A subject that runs out of memory drops out."""
         short = [prompt[:SHORT_PROMPT] for prompt in self.prompts]
         for subject in self.subjects:
-            self._attempt(subject, short, SHORT_ANSWER)
+            with suppress(
+                ValueError
+            ):  # a share of so short a prompt may be less than the method always keeps
+                self._attempt(subject, short, SHORT_ANSWER)
         for number in range(self.order.warmups + self.order.repeats):
-            for subject in self.subjects:
+            for subject in self.subjects[:: -1 if number % 2 else 1]:
                 trial = self._attempt(subject, self.prompts, self.order.new)
                 if trial is not None and number >= self.order.warmups:
                     subject.trials.append(trial)
@@ -228,15 +135,8 @@ class Session:
         clock = Clock(self.model, self.gauge, rows=len(prompts), passes=subject.passes)
         with clock:
             compression = subject.call(prompts, new)
-        assert clock.holders, "the call ended before its first token"
         subject.found |= clock.sizes | sizes_of(clock.holders, "at_end")
-        return Trial(
-            first_token=clock.first - clock.started,
-            compression=compression,
-            answer=clock.ended - clock.first,
-            peak_prompt=clock.peak_prompt,
-            peak_answer=clock.peak_answer,
-        )
+        return clock.trial(compression)
 
     def _engine(self, prompts: Sequence[tuple[int, ...]], new: int) -> float:
         generator = Generator(
@@ -259,7 +159,7 @@ class Session:
         before = self.model.generation_config
         self.model.generation_config = GenerationConfig(
             do_sample=False, pad_token_id=0
-        )  # nothing ends it early
+        )  # without a stop token
         try:
             with torch.inference_mode():
                 given: Any = self.model.generate(  # type: ignore[operator]
@@ -315,57 +215,26 @@ class Session:
         return statistics.fmean(a == b for a, b in zip(*texts, strict=True))
 
 
-def theory(order: Order, model: Any, bandwidth: float | None) -> dict[str, Any]:
-    """What can be worked out: bytes that the batch should hold, and the least time a decoding step could take
-    if it did nothing but read weights and cache once at the speed at which this memory copies."""
-    config = model.config.get_text_config(decoder=True)
-    shape = Shape.of(config, cache_heads=order.cache_heads, number_bytes=model.dtype.itemsize)
-    paper = expected(order.method, shape, prompt=order.prompt, new=order.new)
-    after, at_end = (
-        None if size is None else size * order.batch for size in (paper.after_prompt, paper.at_end)
-    )
-    read = read_weights(model)
-    floor = None
-    if None not in (read, at_end, bandwidth):
-        floor = (read + (after + at_end) / 2) / bandwidth  # type: ignore[operator]
-    return {
-        "bytes_after_prompt": after,
-        "bytes_at_end": at_end,
-        "weight_bytes": sum(_storages(model.parameters()).values()),
-        "weight_bytes_read": read,
-        "copy_bytes_per_second": bandwidth,
-        "step_seconds": floor,
-    }
-
-
-def read_weights(model: Any) -> int | None:
-    """Bytes of weights that a decoding step reads: all, but for an embedding of which it takes a few rows.
-    None for a mixture of experts, of which it reads some."""
-    config = model.config.get_text_config(decoder=True)
-    if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
-        return None
-    weights = _storages(model.parameters())
-    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    if embedding.data_ptr() != output.data_ptr():
-        weights.pop(embedding.data_ptr())
-    return sum(weights.values())
-
-
-def _storages(tensors: Any) -> dict[int, int]:
-    return {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}
-
-
 def measure(order: Order) -> dict[str, Any]:
     """Everything that is found of an order, as JSON values."""
+    load = os.getloadavg()[0]
     loaded = models.load(order.model)
     device = torch.device(loaded.model.device)
     bandwidth = copy_bandwidth(device)
-    found = theory(order, loaded.model, bandwidth)
+    found = theory(
+        loaded.model,
+        order.method,
+        prompt=order.prompt,
+        new=order.new,
+        batch=order.batch,
+        cache_heads=order.cache_heads,
+        bandwidth=bandwidth,
+    )
     with limited_memory(device, order.memory_gib, found["weight_bytes"]):
         report = Session(order, loaded).run()
     return report | {
         "theory": found,
-        "machine": describe(device) | {"peaks_are": gauge_of(device).kind},
+        "machine": describe(device) | {"load_before": load, "peaks_are": gauge_of(device).kind},
         "kernel": str(loaded.model.config._attn_implementation),
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
