@@ -103,9 +103,8 @@ def _ours(task: str, row: Row) -> tuple[float, tuple[float, float] | None, int, 
         samples = sum(len(result.answered) for result in row.results.values())
         return None if value is None or row.any.family != "longbench" else (value, None, samples, note)
     for result in row.results.values():
-        if set_name(result.task) == task and result.score is not None:
-            interval = result.interval and (100 * result.interval[0], 100 * result.interval[1])
-            return 100 * result.score, interval, len(result.answered), ""
+        if set_name(result.task) == task and result.shown is not None and not result.lower_is_better:
+            return result.shown, result.shown_interval, len(result.answered), ""
     return None
 
 

@@ -127,6 +127,18 @@ def _alike(first: Sequence[float], second: Sequence[float]) -> bool:
     return len(first) == len(second) and all(map(partial(math.isclose, rel_tol=0.05), first, second))
 
 
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic vertical axis with numbers as people write them, however little of a decade it spans."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    wide = high > 8 * low
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if wide else MaxNLocator(nbins=5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def plain_ticks(axes: Axes) -> None:
     """Numbers as people write them on an axis of powers of two."""
     from matplotlib.ticker import FuncFormatter, NullFormatter

@@ -19,6 +19,7 @@ from evaluation.drawing import (
     DASHED,
     finish,
     label_axes,
+    logarithmic,
     looks,
     nested,
     panels_of,
@@ -56,7 +57,7 @@ def figures(results: Sequence[Result]) -> dict[str, Figure]:
 
 def score_figure(results: Sequence[Result], against: str) -> Figure | None:
     """Score with its interval against `tokens` or `bytes` held after the prompt: one panel a task, one line
-    a method.
+    a method. Scores without a scale, of which the lower is the better, stand on a logarithmic axis.
 
     None if nothing but the full cache was run."""
     assert against in ("tokens", "bytes")
@@ -64,18 +65,19 @@ def score_figure(results: Sequence[Result], against: str) -> Figure | None:
     shown = [result for result in results if result.answered and result.score is not None]
     if all(result.is_baseline for result in shown):
         return None
-    averaged = len(tasks) > 1
+    averaged, falling = len(tasks) > 1, any(result.lower_is_better for result in shown)
     figure, panels = panels_of(len(tasks) + averaged, (3.4, 2.7))
     with style():
         for axes, task in zip(panels, tasks, strict=False):
             mine = [result for result in shown if result.task == task]
-            _draw_points(axes, [_point(result, against) for result in mine])
+            _draw_points(axes, [_point(result, against) for result in mine], falling)
             axes.set_title(f"{LONGBENCH_COLUMNS.get(set_name(task), task)} ({_metric(mine)})")
         if averaged:
-            _draw_points(panels[-1], _average_points(rows(shown), tasks, against))
+            _draw_points(panels[-1], _average_points(rows(shown), tasks, against), falling)
             panels[-1].set_title(_average_title(rows(shown), tasks))
         unit = "tokens per layer" if against == "tokens" else "MiB, all layers"
-        label_axes(panels, f"held after the prompt ({unit})", "score (points)")
+        score = f"{_metric(shown)} (lower is better)" if falling else "score (points)"
+        label_axes(panels, f"held after the prompt ({unit})", score)
         finish(figure, f"{family_title(results)}: score against what is held", results)
     return figure
 
@@ -160,7 +162,7 @@ def layer_figure(results: Sequence[Result]) -> Figure | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """One mark: tokens or MiB held, score and interval in points; a line joins those of one method."""
+    """One mark: tokens or MiB held, score and interval as they are shown; a line joins those of one method."""
 
     method: str
     budget: int | float | None
@@ -175,8 +177,8 @@ def _point(result: Result, against: str) -> _Point:
         method=result.method,
         budget=result.budget,
         at=result.summary["held"][field] / scale,
-        score=100 * (result.score or 0.0),
-        interval=result.interval and (100 * result.interval[0], 100 * result.interval[1]),
+        score=result.shown or 0.0,
+        interval=result.shown_interval,
     )
 
 
@@ -196,7 +198,7 @@ def _average_title(table: Sequence[Row], tasks: Sequence[str]) -> str:
     return "average, partial" if any(average(row, tasks)[1] for row in table) else "average"
 
 
-def _draw_points(axes: Axes, points: Sequence[_Point]) -> None:
+def _draw_points(axes: Axes, points: Sequence[_Point], falling: bool) -> None:
     for point in points:
         if point.method == BASELINE:
             axes.axhline(point.score, color=look(BASELINE).colour, linestyle=DASHED, linewidth=1.2)
@@ -210,7 +212,9 @@ def _draw_points(axes: Axes, points: Sequence[_Point]) -> None:
             if point.interval is not None:
                 axes.plot([point.at] * 2, point.interval, color=look(method).colour, linewidth=1, alpha=0.55)
     low, high = axes.get_ylim()
-    if high - low < 1:
+    if falling:
+        logarithmic(axes)
+    elif high - low < 1:
         axes.set_ylim(low - 1, high + 1)
     axes.set_xscale("log", base=2)
     _ticks_at(axes, others)
