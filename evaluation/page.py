@@ -72,8 +72,8 @@ def page(
 <body>
 <header>
 <h1>KV-cache compression: what was run and what came of it</h1>
-<p class="lead">Scores in points from 0 to 100. A click on a column's head sorts by it. What differs in model,
-protocol, code or samples stands in tables of its own.</p>
+<p class="lead">Scores in points from 0 to 100, perplexities as they are. A click on a column's head sorts by it.
+What differs in model, protocol, code or samples stands in tables of its own.</p>
 <nav>{links}</nav>
 </header>
 <main>
@@ -208,12 +208,14 @@ def _samples(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _answer(result: Result, record: Mapping[str, Any]) -> dict[str, Any]:
+    score = record["scores"].get(result.metric)
     return {
         "label": result.label,
         "colour": look(result.method).colour,
         "full": result.method == BASELINE,
         "text": record["text"],
-        "score": record["scores"].get(result.metric),
+        "score": None if score is None else result.scale * score,
+        "falling": result.lower_is_better,
         "kept": fmean(record["kept_tokens"]) if record["kept_tokens"] else None,
         "tokens": record["new_tokens"],
         "finish": record["finish"],

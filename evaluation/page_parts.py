@@ -43,7 +43,7 @@ figcaption { font-size: 12.5px; color: var(--quiet); }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(280px, 1fr)); gap: 12px; }
 .card { border-top: 4px solid; }
 .card h4 { margin: 0; font-size: 14px; } .card .facts { color: var(--quiet); font-size: 12.5px; }
-.lower { color: #9a3d00; font-weight: 600; } .higher { color: #00694d; font-weight: 600; }
+.worse { color: #9a3d00; font-weight: 600; } .better { color: #00694d; font-weight: 600; }
 @media (max-width: 700px) { .sides { grid-template-columns: 1fr; } .figures { grid-template-columns: 1fr; } }
 """
 
@@ -78,22 +78,25 @@ function element(tag, className, text) {
   if (text !== undefined) found.textContent = text;
   return found;
 }
+function shown(score, answer) {
+  return answer.falling ? String(Number(score.toPrecision(4))) : score.toFixed(2);
+}
 function card(answer, full) {
   const found = element("div", "card");
   found.style.borderTopColor = answer.colour;
   found.append(element("h4", "", answer.label));
   if (answer.error !== null) {
-    found.append(element("p", "lower", "failed: " + answer.error));
+    found.append(element("p", "worse", "failed: " + answer.error));
     return found;
   }
-  const score = answer.score === null ? "no score" : "score " + (100 * answer.score).toFixed(2);
+  const score = answer.score === null ? "no score" : "score " + shown(answer.score, answer);
   const facts = element("div", "facts", score + ", kept " + answer.kept.toFixed(1) + " tokens a layer, "
     + answer.tokens + " new tokens, ended by " + answer.finish);
   const known = full && full.score !== null && answer.score !== null;
   if (known && full.score !== answer.score) {
-    const change = 100 * (answer.score - full.score);
-    facts.append(element("span", change < 0 ? "lower" : "higher",
-      " (" + (change > 0 ? "+" : "") + change.toFixed(2) + " against FullKV)"));
+    const change = answer.score - full.score;
+    facts.append(element("span", change < 0 === answer.falling ? "better" : "worse",
+      " (" + (change > 0 ? "+" : "") + shown(change, answer) + " against FullKV)"));
   }
   found.append(facts, element("div", "answer", answer.text === "" ? "(empty answer)" : answer.text));
   return found;
