@@ -34,7 +34,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 
 
-def question(id: int | str = 81, category: str = "writing", **changes: Any) -> dict[str, Any]:
+def question(id: Any = 81, category: str = "writing", **changes: Any) -> dict[str, Any]:
     return {"question_id": id, "category": category, "turns": ["Write it.", "Write {it} shorter."], **changes}
 
 
@@ -287,7 +287,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Any, byte_tokeniz
         )
         for number, category in ((90, "math"), (81, "writing"), (9, "stem"))
     ]
-    task = MTBench(data=write(folder / "question.jsonl", *rows), max_new_tokens=12)
+    task: Any = MTBench(data=write(folder / "question.jsonl", *rows), max_new_tokens=12)
     protocol = Protocol(name="fair")
     prompter = Prompter(tokenizer=byte_tokenizer, protocol=protocol, model_max_length=2048)
     generator = Generator(model=tiny_model(), tokenizer=byte_tokenizer)
