@@ -20,7 +20,6 @@ from evaluation.mt_bench_rows import Grading, template_name
 RATING, FALLBACK = re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]")
 LOWEST, HIGHEST = 1, 10
 NO_RATING = -1  # FastChat's own mark of a judgment without one
-SHOWN = 60  # characters of a reply that a reason quotes
 
 # what became of a judgment: only what failed is asked for again
 SCORED, UNPARSED, NOT_ASKED, FAILED = "scored", "unparsed", "not_asked", "failed"
@@ -91,7 +90,7 @@ def rating(reply: Reply) -> tuple[float | None, str]:
             None,
             f"the judge's reply was cut after {reply.new_tokens or 'too many'} tokens, before a rating",
         )
-    return None, f"no rating like [[5]] in the judge's reply {_quoted(reply.text)}"
+    return None, "the judge's reply has no rating like [[5]]"
 
 
 def line(item: Item, reply: Reply | None, *, model: str, judge: str, now: float) -> dict[str, Any]:
@@ -198,8 +197,3 @@ def _verdict(item: Item, reply: Reply | None) -> tuple[str, float | None, str]:
         return FAILED, None, reply.problem
     score, reason = rating(reply)
     return UNPARSED if score is None else SCORED, score, reason
-
-
-def _quoted(text: str) -> str:
-    words = " ".join(text.split())
-    return repr(words if len(words) <= SHOWN else words[: SHOWN - 3] + "...")

@@ -56,11 +56,12 @@ class Tally:
 
 
 def label(judge: Judge, grading: Grading) -> str:
-    """The name of a judge's files: words for people, then a hash of what determines its judgments."""
+    """The name of a judge's files: its kind, the last word of its model's name, and a hash of all that determines its
+    judgments."""
     identity = identify(judge, grading)
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    words = re.sub(r"[^a-z0-9._]+", "-", f"{identity['kind']}-{judge.name}".lower()).strip("-._")
-    return f"{words[:60]}-{digest}"
+    name = judge.name.rstrip("/").rsplit("/", 1)[-1].lower()
+    return f"{identity['kind']}-{re.sub(r'[^a-z0-9._]+', '-', name).strip('-._')[:40]}-{digest}"
 
 
 def identify(judge: Judge, grading: Grading) -> dict[str, Any]:

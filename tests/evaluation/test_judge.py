@@ -161,15 +161,15 @@ class TestRating:
             (Reply(text="[[15]]"), "the rating 15 is not from 1 to 10"),
             (Reply(text="[[0]]"), "the rating 0 is not from 1 to 10"),
             (Reply(text="[[0.5]]"), "the rating 0.5 is not from 1 to 10"),
-            (Reply(text="Rating: 8/10"), "no rating like [[5]] in the judge's reply 'Rating: 8/10'"),
-            (Reply(text="[[N/A]]"), "no rating like [[5]] in the judge's reply '[[N/A]]'"),
-            (Reply(text="[[-3]]"), "no rating like [[5]] in the judge's reply '[[-3]]'"),
-            (Reply(text="[[rating]]"), "no rating like [[5]] in the judge's reply '[[rating]]'"),
+            (Reply(text="Rating: 8/10"), "the judge's reply has no rating like [[5]]"),
+            (Reply(text="[[N/A]]"), "the judge's reply has no rating like [[5]]"),
+            (Reply(text="[[-3]]"), "the judge's reply has no rating like [[5]]"),
+            (Reply(text="[[rating]]"), "the judge's reply has no rating like [[5]]"),
             (
                 Reply(text="这个回答很好，八分。"),
-                "no rating like [[5]] in the judge's reply '这个回答很好，八分。'",
+                "the judge's reply has no rating like [[5]]",
             ),
-            (Reply(text="评分：【【8】】"), "no rating like [[5]] in the judge's reply '评分：【【8】】'"),
+            (Reply(text="评分：【【8】】"), "the judge's reply has no rating like [[5]]"),
             (Reply(text=""), "the judge's reply is empty"),
             (Reply(text=" \n"), "the judge's reply is empty"),
             (
@@ -201,7 +201,7 @@ class TestLines:
         [
             (None, "not_asked", ""),
             (Reply(problem="the endpoint answered 429"), "failed", "the endpoint answered 429"),
-            (Reply(text="Nice."), "unparsed", "no rating like [[5]] in the judge's reply 'Nice.'"),
+            (Reply(text="Nice."), "unparsed", "the judge's reply has no rating like [[5]]"),
         ],
     )
     def test_a_line_without_a_score_is_read_so_by_pandas_too(

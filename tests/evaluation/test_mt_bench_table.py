@@ -75,7 +75,8 @@ def test_means_counts_and_differences_are_those_of_the_judgments(runs: list[Run]
     assert (full["minus FullKV"], snapkv["minus FullKV"], h2o["minus FullKV"]) == ("-", "-2.00", "+2.00")
     notes = found["judged"].notes
     assert any(
-        note.startswith(f"unscored by {label(judge, RULES)}, 1 times: no rating like [[5]]") for note in notes
+        note.startswith(f"unscored by {label(judge, RULES)}, 1 times: the judge's reply has no rating")
+        for note in notes
     )
     assert any("1 times: the answer to turn 2 is empty" in note for note in notes)
     assert any(f"judge {label(judge, RULES)}: kind made, model scripted" in note for note in notes)
