@@ -19,6 +19,7 @@ from evaluation.table_rows import basis, named
 
 LABELS = ("prompt", "new", "batch", "method", "budget")
 MILLI = 1000.0
+EXHAUSTED = "memory exhausted"
 
 
 def sheets(results: Sequence[Result], mix: Collection[str] = ()) -> list[Sheet]:
@@ -58,6 +59,7 @@ def _speed(points: Sequence[Point]) -> Sheet:
             "new tokens/s, requests/s: over the whole time, prompts included in the time and not in the tokens",
             "× stock, × FullKV: as often as transformers' own generate(), as FullKV through this engine, at the "
             "same place",
+            *_failures(points),
         ],
         labels=len(LABELS),
         blocks=[point.place for point in points],
@@ -66,7 +68,7 @@ def _speed(points: Sequence[Point]) -> Sheet:
 
 def _speed_cells(point: Point, points: Sequence[Point]) -> list[Cell]:
     if point.error is not None:
-        return [Cell(_short(point.error)), *[MISSING] * 10]
+        return [_outcome(point.error), *[MISSING] * 10]
     step, floor = point.step, point.expected("step_seconds")
     return [
         _seconds(point.first_token),
@@ -106,7 +108,7 @@ def _memory(points: Sequence[Point]) -> Sheet:
 
 def _memory_cells(point: Point) -> list[Cell]:
     if point.error is not None:
-        return [Cell(_short(point.error)), *[MISSING] * 8]
+        return [_outcome(point.error), *[MISSING] * 8]
     after, end = point.bytes("bytes_after_prompt"), point.bytes("bytes_at_end")
     full = point.full_bytes
     assert after is not None and end is not None and full is not None
@@ -250,8 +252,17 @@ def _bytes(value: int | None) -> Cell:
     return MISSING if value is None else Cell(byte_text(value), value)
 
 
-def _short(error: str) -> str:
-    return error if len(error) <= 40 else f"{error[:37]}..."
+def _outcome(error: str) -> Cell:
+    return Cell(error if error == EXHAUSTED else "failed")
+
+
+def _failures(points: Sequence[Point]) -> list[str]:
+    """Why points have no numbers, where memory was not the reason."""
+    return [
+        f"failed: {point.label} {budget_text(point.budget)} at {point.record['id']}: {point.error}"
+        for point in points
+        if point.error not in (None, EXHAUSTED)
+    ]
 
 
 def _machines(points: Sequence[Point]) -> list[str]:

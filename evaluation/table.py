@@ -20,7 +20,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from evaluation.frame import BASELINE
+from evaluation.efficiency_points import FAMILY
+from evaluation.efficiency_table import print_sheets
+from evaluation.frame import BASELINE, Result
 from evaluation.results import Run
 from evaluation.sheet import UNCUT, byte_text, plain
 from evaluation.statistics import paired_difference, paired_ratio
@@ -41,10 +43,13 @@ def print_table(runs: Sequence[Run], file: TextIO) -> None:
     tables = Console(file=file, markup=False, emoji=False, highlight=False, width=UNCUT)
     for group in _groups(runs):
         console.print(_title(group), style="bold", soft_wrap=True)
-        for sheet in _sheets(group):
-            tables.print(_rich(sheet), "")
-        for note in _notes(group):
-            console.print(note, style="dim", soft_wrap=not console.is_terminal)
+        if group[0].spec.task["name"] == FAMILY:
+            print_sheets([Result(run) for run in group], file)
+        else:
+            for sheet in _sheets(group):
+                tables.print(_rich(sheet), "")
+            for note in _notes(group):
+                console.print(note, style="dim", soft_wrap=not console.is_terminal)
         for warning in _warnings(group):
             console.print(f"warning: {warning}", style="yellow", soft_wrap=not console.is_terminal)
         for run in group:
@@ -238,7 +243,10 @@ def _notes(group: Sequence[Run]) -> list[str]:
             "as a geometric mean"
         )
     if _difference_sheet(group).rows:
-        notes.append("clear: the interval excludes 0, and enough samples differ for chance to be unlikely")
+        nothing = int(_falls(group[0], _metrics(group)[0]))
+        notes.append(
+            f"clear: the interval excludes {nothing}, and enough samples differ for chance to be unlikely"
+        )
     return notes
 
 
