@@ -68,7 +68,7 @@ class EndpointJudge:
             "model": self.model,
             "base_url": self.base_url,
             "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
+            "temperature": None if self.temperature is None else float(self.temperature),
         }
 
     def check(self) -> None:

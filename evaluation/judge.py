@@ -6,11 +6,9 @@ FastChat's own format with more fields, so that its tools read ours and this mod
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -130,17 +128,6 @@ def read_judgments(lines: Iterable[Mapping[str, Any]]) -> list[Judgment]:
         )
         found[judgment.model, judgment.judge, judgment.question_id, judgment.turn] = judgment
     return list(found.values())
-
-
-def read_file(file: Path) -> list[Judgment]:
-    """Errors: ValueError naming file and line."""
-    lines = []
-    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            lines.append(json.loads(text))
-        except ValueError as error:
-            raise ValueError(f"{file}, line {number}: no valid JSON ({error})") from error
-    return read_judgments(lines)
 
 
 def mean(

@@ -5,8 +5,10 @@ Judged scores are from 1 to 10, as the judge gives them. Means are FastChat's: o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -21,16 +23,21 @@ from evaluation.table_rows import Row, baseline, basis, family_title, named, row
 FAMILY = "mt_bench"
 NOT_JUDGED = "not judged yet"
 HOW = "python -m scripts.judge judge=local, or judge=openai, grades the answers; docs/mt_bench.md"
+REASONS = 5  # shown under a table
 LABELS = ("judge", "method", "budget")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A row of a table as one judge sees it. judge: a label of `evaluation.judging`, empty if nobody judged it."""
+    """A row of a table as one judge sees it.
+
+    judge: a label of `evaluation.judging`, empty if nobody judged any row. identity: what made its judgments, empty if
+    it has none of this row."""
 
     row: Row
     judge: str
     judgments: Sequence[Judgment]
+    identity: Mapping[str, Any]
 
     @property
     def result(self) -> Result:
@@ -72,11 +79,13 @@ def _judged(table: Sequence[Row]) -> list[Judged]:
     """Every row under every judge that judged one of them, judge by judge."""
     stored = {row.any.run.key: judging.stored(row.any.run) for row in table}
     judges = sorted({judge for found in stored.values() for judge in found}) or [""]
-    return [
-        Judged(row=row, judge=judge, judgments=read_judgments(stored[row.any.run.key].get(judge, ())))
-        for judge in judges
-        for row in table
-    ]
+    judged = []
+    for judge, row in product(judges, table):
+        run = row.any.run
+        lines = stored[run.key].get(judge)
+        identity = {} if lines is None else judging.judge_of(run, judge)
+        judged.append(Judged(row=row, judge=judge, judgments=read_judgments(lines or ()), identity=identity))
+    return judged
 
 
 def _turn_sheet(judged: Sequence[Judged], notes: Sequence[str]) -> Sheet:
@@ -201,15 +210,15 @@ def _judge_notes(judged: Sequence[Judged]) -> list[str]:
         if not judge:
             notes.append(f"{NOT_JUDGED}: {HOW}")
             continue
-        first = next(each for each in own if each.judgments or judge in judging.stored(each.result.run))
-        notes.append(f"judge {judge}: {named(judging.judge_of(first.result.run, judge))}")
-        reasons: dict[str, int] = {}
-        for judgment in (judgment for each in own for judgment in each.judgments if judgment.score is None):
-            reasons[judgment.reason] = reasons.get(judgment.reason, 0) + 1
-        ordered = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-        notes += [f"unscored by {judge}, {count} times: {reason}" for reason, count in ordered[:5]]
-        if len(ordered) > 5:
-            notes.append(f"unscored by {judge} for {len(ordered) - 5} other reasons: judgments/{judge}.jsonl")
+        identity = next((each.identity for each in own if each.identity), {})
+        notes.append(f"judge {judge}: {named(identity)}")
+        unscored = (judgment.reason for each in own for judgment in each.judgments if judgment.score is None)
+        reasons = Counter(unscored).most_common()
+        notes += [f"unscored by {judge}, {count} times: {reason}" for reason, count in reasons[:REASONS]]
+        if len(reasons) > REASONS:
+            notes.append(
+                f"unscored by {judge} for {len(reasons) - REASONS} other reasons: judgments/{judge}.jsonl"
+            )
     return notes
 
 

@@ -35,6 +35,7 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 DEFAULTS = {"runs": "results", "judge": "local", "data.path": ""}
 PRICES = ("dollars_per_million_prompt_tokens", "dollars_per_million_new_tokens")
 TEXTS = ("model", "base_url")
+FRACTIONS = ("temperature", "pause", "timeout", *PRICES)
 OPTIONAL = ("max_tokens", "temperature", *PRICES)
 REASONS = 5  # shown of a run
 INTERRUPTED = "interrupted: what is judged is kept; the same command goes on from there"
@@ -98,6 +99,8 @@ def judge_values(settings: Mapping[str, str]) -> dict[str, Any]:
             value = str(value)
         elif isinstance(value, bool) or not isinstance(value, int | float | None):
             raise ValueError(f"judge.{name}={value} is no number")
+        elif isinstance(value, float) and name not in FRACTIONS:
+            raise ValueError(f"judge.{name}={value} is no whole number")
         elif value is None and name not in OPTIONAL:
             raise ValueError(f"judge.{name} needs a number")
         values[name] = value

@@ -197,6 +197,7 @@ def test_a_model_on_this_machine_judges(
         (["judge=openai", "judge.batch_size=3"], "unknown setting 'judge.batch_size=3'"),
         (["judge.concurency=3", "judge=openai"], "did you mean judge.concurrency=...?"),
         (["judge=openai", "judge.retries=many"], "judge.retries=many is no number"),
+        (["judge.batch_size=1.5"], "judge.batch_size=1.5 is no whole number"),
         (["judge.batch_size=null"], "judge.batch_size needs a number"),
         (["judge.model=smolm2_135m"], "judge.model=smolm2_135m is unknown: did you mean smollm2_135m"),
         (["data.path=nowhere"], "mt_bench has no table 'judge_prompts'"),
