@@ -129,14 +129,14 @@ def _alike(first: Sequence[float], second: Sequence[float]) -> bool:
 
 def logarithmic(axes: Axes) -> None:
     """A logarithmic vertical axis with numbers as people write them, however little of a decade it spans."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     wide = high > 8 * low
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if wide else MaxNLocator(nbins=5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def plain_ticks(axes: Axes) -> None:

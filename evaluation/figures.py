@@ -71,7 +71,8 @@ def score_figure(results: Sequence[Result], against: str) -> Figure | None:
         for axes, task in zip(panels, tasks, strict=False):
             mine = [result for result in shown if result.task == task]
             _draw_points(axes, [_point(result, against) for result in mine], falling)
-            axes.set_title(f"{LONGBENCH_COLUMNS.get(set_name(task), task)} ({_metric(mine)})")
+            name, metric = LONGBENCH_COLUMNS.get(set_name(task), task), _metric(mine)
+            axes.set_title(name if name == metric else f"{name} ({metric})")
         if averaged:
             _draw_points(panels[-1], _average_points(rows(shown), tasks, against), falling)
             panels[-1].set_title(_average_title(rows(shown), tasks))

@@ -107,7 +107,6 @@ class Gsm8k:
     def identity(self) -> dict[str, Any]:
         training = self._training
         return {
-            "task": "gsm8k",
             "version": VERSION,
             "form": self.form,
             "shots": self._shots,

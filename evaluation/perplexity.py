@@ -55,7 +55,6 @@ class Perplexity:
 
     def identity(self) -> dict[str, Any]:
         return {
-            "task": "perplexity",
             "version": VERSION,
             "context": self.context,
             "continuation": self.continuation,

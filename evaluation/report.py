@@ -36,6 +36,7 @@ INDISTINCT = "°"
 DIFFERENCE = (
     "difference: mean over the samples that both answered, in points, with its paired bootstrap interval"
 )
+LONGER = "longer by: tokens that an answer is longer than under the full cache, a mean with its interval"
 TIMES = (
     "times: how many times the full cache's score, a geometric mean over the samples that both answered, with its "
     "paired bootstrap interval; below 1 is better"
@@ -85,13 +86,16 @@ def difference_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sh
     notes = mixture.check(results, mix)
     falling = any(result.lower_is_better for result in results)
     head = [*LABELS, "task", "samples", "times" if falling else "difference", "95 %\nfrom", "95 %\nto"]
-    head += ["better", "worse", "clear", "answer\ntokens", "longer\nby", "longer\nfrom", "longer\nto"]
+    head += ["better", "worse", "clear"]
+    # a text that was scored and not written has no length to compare
+    written = any(record["finish"] != "scored" for result in results for record in result.answered)
+    head += ["answer\ntokens", "longer\nby", "longer\nfrom", "longer\nto"] if written else []
     cells = []
     for row in rows(results, mix):
         for task in task_order(row.results.values()):
             full = baseline(results, row.results[task])
             if full is not None and not row.results[task].is_baseline:
-                cells.append([*labelled(row), Cell(task), *_difference(row.results[task], full)])
+                cells.append([*labelled(row), Cell(task), *_difference(row.results[task], full)][: len(head)])
     return Sheet(
         name="differences",
         title=f"{family_title(results)}: differences from the full cache",
@@ -100,8 +104,9 @@ def difference_sheet(results: Sequence[Result], mix: Collection[str] = ()) -> Sh
         notes=[
             TIMES if falling else DIFFERENCE,
             "better, worse: samples with a better and with a worse score than under the full cache",
-            "clear: the interval excludes 0, and enough samples differ for chance to be an unlikely reason",
-            "longer by: tokens that an answer is longer than under the full cache, a mean with its interval",
+            f"clear: the interval excludes {int(falling)}, and enough samples differ for chance to be an unlikely "
+            "reason",
+            *([LONGER] if written else []),
             *notes,
             *basis(results),
         ],
@@ -324,7 +329,8 @@ def _mean_where(row: Row, field: str, value: Any) -> float | None:
 def _task_head(results: Sequence[Result], task: str) -> str:
     """The column's name, with the metric under it: the same set is scored by several metrics in print."""
     metrics = sorted({result.metric for result in results if result.task == task and result.metric})
-    return f"{LONGBENCH_COLUMNS.get(set_name(task), set_name(task))}\n{'/'.join(metrics)}"
+    names = (LONGBENCH_COLUMNS.get(set_name(task), set_name(task)), "/".join(metrics))
+    return "\n".join(dict.fromkeys(names))
 
 
 def _score_notes(table: Sequence[Row], tasks: Sequence[str]) -> list[str]:

@@ -146,7 +146,7 @@ class TestResults:
 class TestTables:
     def test_the_lowest_is_best_and_stands_as_it_is(self, results: list[Result]) -> None:
         sheet = score_sheet(results)
-        column = "perplexity perplexity"
+        column = "perplexity"
         assert row(sheet, "SnapKV", "64")[column].mark == BEST
         assert (
             row(sheet, "StreamingLLM", "64")[column].mark == SECOND
@@ -174,6 +174,10 @@ class TestTables:
         )
         assert 1.08 < snap["times"].value < 1.12 and snap["clear"].text == "yes"
         assert row(sheet, "SnapKV", "128")["times"].text == "×1.000"
+        assert any("clear: the interval excludes 1" in note for note in sheet.notes)
+
+    def test_scored_texts_have_no_length_to_compare(self, results: list[Result]) -> None:
+        assert not [head for head in difference_sheet(results).head if "longer" in head or "answer" in head]
 
     def test_every_sheet_can_be_typeset(self, results: list[Result]) -> None:
         assert all(markdown(sheet) for sheet in sheets(results))
