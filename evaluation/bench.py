@@ -56,7 +56,8 @@ class Job:
         for name in (*names, "protocol", "logger", "results_dir"):
             if name not in config:
                 raise ValueError(f"{name} is missing: give it a value, {name}=...")
-        if not config["suite"].get("tasks"):
+        suite = tasks.by_name(config["suite"], config.get("tasks"))
+        if not suite.get("tasks"):
             raise ValueError("suite.tasks is empty: name a suite that has tasks, suite=...")
         for name in ("batch_size", "seed", "limit"):
             optional = name == "limit" and config[name] is None
@@ -71,7 +72,7 @@ class Job:
             logger=logger,
             protocol=_filled(Protocol, config["protocol"], "protocol"),
             results_dir=directory / str(config["results_dir"]),
-            **{name: config[name] for name in names},
+            **{name: config[name] for name in names} | {"suite": suite},
         )
 
     def only(self, label: str) -> Job:

@@ -22,6 +22,7 @@ GROUPS = {
 SETTINGS = {
     "budget": "tokens per kv head and layer after the prompt, on average (128), or a share of it (0.1)",
     "limit": "at most this many samples of each task",
+    "tasks": "with suite=lm_eval: names of its tasks, '[gsm8k_cot,arc_easy]'",
     "batch_size": "prompts read together; changes speed, not results",
     "seed": "of the choice of samples and of random eviction",
     "results_dir": "where results go (results)",

@@ -52,7 +52,8 @@ class Prompter:
 
     def _given(self, sample: Sample) -> Prompt:
         """A sample of token ids as it is."""
-        whole = len(sample.ids) + max(len(sample.continuation), sample.max_new_tokens)
+        after = len(sample.continuation) - 1 if sample.continuation else sample.max_new_tokens  # the last is not read
+        whole = len(sample.ids) + after
         if whole > self.model_max_length:
             raise ValueError(
                 f"sample {sample.id!r} has {whole} tokens, and the model was made for {self.model_max_length}"

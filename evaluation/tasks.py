@@ -17,7 +17,23 @@ KINDS = {
     "mt_bench": "evaluation.mt_bench",
     "perplexity": "evaluation.perplexity",
     "efficiency": "evaluation.efficiency",
+    "lm_eval": "evaluation.lm_eval_task",
 }
+
+
+def by_name(suite: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    """The suite with a task for each of `names`, all as its `each` describes them; a suite without `each` as it is.
+
+    Errors: ValueError if the suite and the names do not go together."""
+    if "each" not in suite:
+        if names:
+            raise ValueError(f"tasks={names} names tasks of lm-evaluation-harness: add suite=lm_eval")
+        return dict(suite)
+    listed = [names] if isinstance(names, str) else list(names or ())
+    if not listed:
+        raise ValueError(f"suite={suite.get('name')} runs tasks by their names: add 'tasks=[gsm8k_cot]'")
+    rest = {name: value for name, value in suite.items() if name != "each"}
+    return {**rest, "tasks": {str(name): {**suite["each"], "task": str(name)} for name in listed}}
 
 
 def build(label: str, parameters: Mapping[str, Any]) -> Task:

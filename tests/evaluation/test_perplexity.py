@@ -88,9 +88,9 @@ class TestChunks:
             Perplexity(data=data).samples(prompter)
 
     def test_a_chunk_that_is_too_long_for_the_model_is_told(self, data: Path, byte_tokenizer: Any) -> None:
-        small = Prompter(tokenizer=byte_tokenizer, protocol=Protocol(name="fair"), model_max_length=39)
+        small = Prompter(tokenizer=byte_tokenizer, protocol=Protocol(name="fair"), model_max_length=38)
         (sample, *_) = Perplexity(data=data, context=30, continuation=10).samples(small)
-        with pytest.raises(ValueError, match="has 40 tokens, and the model was made for 39"):
+        with pytest.raises(ValueError, match="has 39 tokens, and the model was made for 38"):
             small.render(sample)
 
 
