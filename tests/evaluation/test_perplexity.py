@@ -243,6 +243,30 @@ def test_the_full_cache_gives_the_stock_models_loss(
     assert all(record["finish"] == "scored" and record["new_tokens"] == 12 for record in full.records)
 
 
+def test_the_full_cache_of_a_real_model_gives_its_loss(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two chunks of WikiText-2 under the default model."""
+    from pyramid.download import DownloadError
+    from pyramid.models import ModelSpec, load
+
+    monkeypatch.delenv("PYRAMID_CACHE")
+    try:
+        real = load(ModelSpec(dtype="float32", device="cpu"))
+    except DownloadError as problem:
+        pytest.skip(str(problem))
+    (tmp_path / "some.txt").write_text(read_text(shared_data / "wikitext2" / "wiki.test.raw")[:3000])
+    prompter = Prompter(
+        tokenizer=real.tokenizer, protocol=Protocol(name="fair"), model_max_length=real.max_length
+    )
+    task = Perplexity(data=tmp_path / "some.txt", context=192, continuation=40, stride=150)
+    (full,) = run(task, {"fullkv": None}, prompter, real.model, tmp_path)
+    samples = task.samples(prompter)
+    expected = plain_losses(real.model, samples)
+    assert len(samples) >= 2 and all(1 < loss < 5 for loss in expected)
+    assert [full.scores("nll")[sample.id] for sample in samples] == pytest.approx(expected, rel=1e-4)
+
+
 def test_the_suite_builds_the_task(data: Path) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", ["suite=perplexity", f"data.path={data}", "suite.context=20"])
