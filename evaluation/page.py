@@ -213,7 +213,7 @@ def _answer(result: Result, record: Mapping[str, Any]) -> dict[str, Any]:
         "label": result.label,
         "colour": look(result.method).colour,
         "full": result.method == BASELINE,
-        "text": record["text"],
+        "text": _text(record),
         "score": None if score is None else result.scale * score,
         "falling": result.lower_is_better,
         "kept": fmean(record["kept_tokens"]) if record["kept_tokens"] else None,
@@ -221,3 +221,11 @@ def _answer(result: Result, record: Mapping[str, Any]) -> dict[str, Any]:
         "finish": record["finish"],
         "error": record["error"],
     }
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    """What was answered, turn by turn if there are several."""
+    others = [turn["text"] for turn in record.get("follow_ups", ())]
+    if not others:
+        return record["text"]
+    return "\n\n".join(f"[turn {number}] {text}" for number, text in enumerate([record["text"], *others], 1))

@@ -10,9 +10,11 @@ import pytest
 from evaluation.frame import results_of
 from evaluation.judge import Reply
 from evaluation.judging import judge_run, label
+from evaluation.page import page
 from evaluation.report import sheets
 from evaluation.results import Run, load_runs
 from evaluation.sheet import Sheet
+from evaluation.table_rows import groups
 from tests.evaluation.made_mt_bench import ScriptedJudge, failed, grading, make, record
 
 RULES = grading({3: ("one", "two")})
@@ -140,6 +142,13 @@ def test_the_time_of_a_token_counts_the_tokens_of_all_turns(runs: list[Run], tmp
     """0.125 s a sample for 10 tokens in each of two turns."""
     costs = {each["method"]: each for each in lines(tables(tmp_path)["costs"])}
     assert costs["FullKV"]["decode ms/token"] == "6.2"  # 6.25, rounded to even
+
+
+def test_the_page_shows_the_answers_of_all_turns(runs: list[Run], tmp_path: Path) -> None:
+    judge_run(runs[0], ScriptedJudge(), RULES)
+    found = page(groups(results_of(load_runs(tmp_path))), {})
+    assert '"text":"[turn 1] e\\n\\n[turn 2] f"' in found
+    assert found.index("what the judges gave") < found.index("differences from the full cache")
 
 
 def test_runs_of_other_tasks_have_none_of_these(tmp_path: Path) -> None:
