@@ -144,3 +144,40 @@ def test_a_file_that_breaks_off_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(whole[:-12])
     with pytest.raises(ValueError, match=rf"{name} cannot be read"):
         list(find_table(LONGBENCH, "trec", tmp_path).lines())
+
+
+def test_a_twin_on_the_hub_is_used_from_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GSM8K is fetched from GitHub; whoever has the hub's copy needs not fetch it again."""
+    pytest.importorskip("pyarrow", reason="the parquet extra is not installed")
+    import huggingface_hub
+    import pandas
+
+    folder = tmp_path / "snapshots" / "abc" / "main"
+    folder.mkdir(parents=True)
+    for split, value in (("test", 1), ("train", 2)):
+        pandas.DataFrame({"a": [value, 7]}).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+
+    def cached(repository: str, file: str, repo_type: str) -> str | None:
+        found = tmp_path / "snapshots" / "abc" / file
+        return str(found) if (repository, repo_type) == ("openai/gsm8k", "dataset") else None
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", cached)
+    train = find_table(SOURCES["gsm8k"], "train")
+    assert values(train) == [2, 7]
+    assert [line.where.rsplit(", ", 1)[1] for line in train.lines()] == ["row 1", "row 2"]
+    assert values(find_table(SOURCES["gsm8k"], "test")) == [1, 7]
+
+
+def test_only_what_is_on_the_hub_is_looked_for_in_its_cache() -> None:
+    for name, on_hub in (("mt_bench", False), ("gsm8k", True), ("wikitext2", True), ("longbench", True)):
+        assert (datasets.in_hub_cache(SOURCES[name]) is not None) is on_hub
+        with pytest.raises(ValueError, match="no table 'nothing'") as error:
+            find_table(SOURCES[name], "nothing")
+        assert ("Hugging Face hub's cache" in str(error.value)) is on_hub
+
+
+def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the parquet extra is not installed")
+    (tmp_path / "test.parquet").write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(ValueError, match=r"test\.parquet cannot be read"):
+        list(find_table(SOURCES["gsm8k"], "test", tmp_path).lines())
