@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from evaluation.drawing import finish_with, label_axes, looks, panels_of, plain_ticks, style
+from evaluation.drawing import finish_with, label_axes, logarithmic, looks, panels_of, plain_ticks, style
 from evaluation.efficiency_points import FAMILY, Point, points_of
 from evaluation.frame import Result, budget_place, budget_text
 from evaluation.palette import place
@@ -97,6 +97,8 @@ def quality_figure(results: Sequence[Result]) -> Figure | None:
             axes.set_title(f"{task} ({mine[0][0].metric})".replace("_", " "))
             axes.set_xscale("log", base=2)
             plain_ticks(axes)
+            if mine[0][0].lower_is_better:
+                logarithmic(axes)
         length = max(point.length for _, point in joined)
         label_axes(panels, f"held after {length} tokens (MiB)", "score")
         _finish(figure, "Quality against measured bytes", [point for _, point in joined])
