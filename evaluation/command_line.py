@@ -138,6 +138,8 @@ def explain(error: Exception) -> str:
 
 
 def unknown_setting(name: str) -> str:
+    if name.split(".")[0] == "judge":
+        return f"{name} is a setting of the step that grades answers: python -m scripts.judge {name}=..."
     group, _, parameter = name.partition(".")
     having = [file.stem for file in sorted((CONF / group).glob("*.yaml")) if parameter in _keys(file)]
     if having:

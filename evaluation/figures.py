@@ -31,6 +31,7 @@ from evaluation.efficiency_points import FAMILY
 from evaluation.frame import BASELINE, Result, budget_place, budget_text
 from evaluation.palette import QUIET, look, place
 from evaluation.report import average
+from evaluation.summary import turns
 from evaluation.table_rows import LONGBENCH_COLUMNS, Row, family_title, rows, set_name, task_order
 
 if TYPE_CHECKING:
@@ -310,5 +311,7 @@ def _time(row: Row, phase: str) -> float:
     records = [record for result in row.results.values() for record in result.answered]
     seconds = math.fsum(record["seconds"].get(phase, 0.0) for record in records)
     if phase == "decode":
-        return 1000 * seconds / max(1, sum(record["new_tokens"] for record in records))
+        return (
+            1000 * seconds / max(1, sum(turn["new_tokens"] for record in records for turn in turns(record)))
+        )
     return seconds / len(records)

@@ -27,6 +27,7 @@ from urllib.parse import urlparse
 from filelock import FileLock
 
 from evaluation.results import Run
+from evaluation.summary import turns
 
 NETWORK_SECONDS = 2.0
 COLUMNS = ("id", "text", "references", "prompt_tokens", "new_tokens", "finish", "compressed", "error")
@@ -218,7 +219,7 @@ def _numbers(run: Run) -> dict[str, Any]:
     summary = run.summary
     if summary is None:
         return {"status": run.status}
-    answered = summary["n"] - summary["failed"]
+    answered = [record for record in run.records if record["error"] is None]
     seconds = summary["seconds"]
     values = {"status": "done" if run.complete else "failed", "n": summary["n"], "failed": summary["failed"]}
     values |= {f"score/{metric}": value for metric, value in summary["scores"].items()}
@@ -229,7 +230,8 @@ def _numbers(run: Run) -> dict[str, Any]:
     values |= {f"seconds/{phase}": value for phase, value in seconds.items()}
     for name, tokens, phase in (("prompt", "prompt_tokens", "prefill"), ("new", "new_tokens", "decode")):
         if answered and seconds.get(phase):
-            values[f"throughput/{name}_tokens_per_second"] = summary[tokens] * answered / seconds[phase]
+            total = sum(turn[tokens] for record in answered for turn in turns(record))
+            values[f"throughput/{name}_tokens_per_second"] = total / seconds[phase]
     return values
 
 

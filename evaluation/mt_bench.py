@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from evaluation import files
 from evaluation.mt_bench_rows import Question, read_questions
 from evaluation.prompts import Prompter
+from evaluation.summary import turns
 from evaluation.types import Sample
 from pyramid.types import Answer
 
@@ -79,9 +80,9 @@ class MTBench:
 
     def score(self, sample: Sample, answer: Answer) -> dict[str, float]:
         """1 if every turn has a text, else 0: nothing of what it is worth."""
-        turns = (answer, *answer.follow_ups)
-        assert len(turns) == 1 + len(sample.follow_ups), "every turn has an answer"
-        return {ANSWERED: float(all(turn.text.strip() for turn in turns))}
+        answers = (answer, *answer.follow_ups)
+        assert len(answers) == 1 + len(sample.follow_ups), "every turn has an answer"
+        return {ANSWERED: float(all(turn.text.strip() for turn in answers))}
 
     def summarize(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         return {ANSWERED: fmean(record["scores"][ANSWERED] for record in records)} if records else {}
@@ -119,7 +120,7 @@ class MTBench:
 
 def answer_turns(record: Mapping[str, Any]) -> list[str]:
     """The answers of an answered sample, turn by turn, without blanks at their ends, as FastChat takes them."""
-    return [turn["text"].strip() for turn in (record, *record.get("follow_ups", ()))]
+    return [turn["text"].strip() for turn in turns(record)]
 
 
 def fastchat_answer(record: Mapping[str, Any], model: str, now: float) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from evaluation.judge import Judgment, by_question, mean, read_judgments
 from evaluation.mt_bench_rows import TURNS
 from evaluation.sheet import MISSING, Cell, Sheet, byte_text, mark_best, number
 from evaluation.statistics import bootstrap_interval, paired_difference
+from evaluation.summary import turns
 from evaluation.table_rows import Row, baseline, basis, family_title, named, rows
 
 FAMILY = "mt_bench"
@@ -125,7 +126,7 @@ def _category_sheet(judged: Sequence[Judged], notes: Sequence[str]) -> Sheet:
     categories = list(
         dict.fromkeys(meta["category"] for meta in sorted((r["meta"] for r in records), key=_place))
     )
-    turns: dict[str, int | None] = {"1": 1, "2": 2, "both": None}
+    named_turns: dict[str, int | None] = {"1": 1, "2": 2, "both": None}
     return Sheet(
         name="judged_by_category",
         title=f"{_title(judged)}: what the judges gave, by category and turn",
@@ -133,11 +134,11 @@ def _category_sheet(judged: Sequence[Judged], notes: Sequence[str]) -> Sheet:
         rows=[
             [*each.labels, Cell(name), *(_mean_cell(each, turn, category) for category in categories)]
             for each in judged
-            for name, turn in turns.items()
+            for name, turn in named_turns.items()
         ],
         notes=["means of ratings from 1 to 10 over the judgments that have one", *notes],
         labels=len(LABELS) + 1,
-        blocks=[str((each.judge, each.row.budget)) for each in judged for _ in turns],
+        blocks=[str((each.judge, each.row.budget)) for each in judged for _ in named_turns],
     )
 
 
@@ -222,11 +223,11 @@ def _judge_notes(judged: Sequence[Judged]) -> list[str]:
     return notes
 
 
-def _turn_records(result: Result, turn: int) -> list[dict[str, Any]]:
-    return [[record, *record.get("follow_ups", ())][turn - 1] for record in result.answered]
+def _turn_records(result: Result, turn: int) -> list[Mapping[str, Any]]:
+    return [turns(record)[turn - 1] for record in result.answered]
 
 
-def _held(records: Sequence[dict[str, Any]]) -> list[Cell]:
+def _held(records: Sequence[Mapping[str, Any]]) -> list[Cell]:
     if not records:
         return [MISSING] * 8
     tokens = [fmean(record["prompt_tokens"] for record in records)]

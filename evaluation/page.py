@@ -21,6 +21,7 @@ from evaluation.page_parts import SCRIPT, STYLE
 from evaluation.palette import METHODS, look
 from evaluation.report import sheets
 from evaluation.sheet import MISSING, Cell, Sheet
+from evaluation.summary import turns
 from evaluation.table_rows import family_title
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def _answer(result: Result, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(record: Mapping[str, Any]) -> str:
     """What was answered, turn by turn if there are several."""
-    others = [turn["text"] for turn in record.get("follow_ups", ())]
-    if not others:
-        return record["text"]
-    return "\n\n".join(f"[turn {number}] {text}" for number, text in enumerate([record["text"], *others], 1))
+    texts = [turn["text"] for turn in turns(record)]
+    if len(texts) == 1:
+        return texts[0]
+    return "\n\n".join(f"[turn {number}] {text}" for number, text in enumerate(texts, 1))

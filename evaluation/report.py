@@ -19,6 +19,7 @@ from evaluation.longbench_scoring import plain_average
 from evaluation.longbench_table import SETS
 from evaluation.sheet import BEST, MISSING, Cell, Sheet, byte_text, mark_best, number, plain
 from evaluation.statistics import paired_difference
+from evaluation.summary import turns
 from evaluation.table_rows import (
     LABELS,
     LONGBENCH_COLUMNS,
@@ -290,8 +291,7 @@ def _cost(result: Result) -> list[Cell]:
     summary = result.summary
     held, answered = summary["held"], len(result.answered)
     seconds = summary["seconds"]
-    turns = [turn for record in result.answered for turn in (record, *record.get("follow_ups", ()))]
-    tokens = sum(turn["new_tokens"] for turn in turns)  # the seconds are those of all turns
+    tokens = sum(turn["new_tokens"] for record in result.answered for turn in turns(record))
     decode = seconds.get("decode")
     share: Callable[[str], float | None] = lambda phase: (  # noqa: E731
         seconds[phase] / answered if phase in seconds and answered else None

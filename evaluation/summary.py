@@ -48,6 +48,11 @@ def summarize(
     }
 
 
+def turns(record: Record) -> list[Record]:
+    """The record of a sample's first turn, which is the sample's own, and those of its further turns."""
+    return [record, *record.get("follow_ups", ())]
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from evaluation import command_line
 from scripts import judge
 from tests.evaluation.made_mt_bench import grading, make, record
 
@@ -238,6 +239,11 @@ def test_an_unfinished_run_is_named_and_left_out(results: Path, capsys: pytest.C
     (one / "summary.json").unlink()
     assert judge.main([f"runs={results}", "judge=none"]) == 0
     assert f"left out: {one.name} is interrupted" in capsys.readouterr().err
+
+
+def test_run_py_says_where_a_judge_is_set() -> None:
+    for name in ("judge", "judge.model"):
+        assert f"python -m scripts.judge {name}=..." in command_line.unknown_setting(name)
 
 
 def test_the_help_names_the_judges(capsys: pytest.CaptureFixture[str]) -> None:
