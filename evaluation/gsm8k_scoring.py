@@ -74,7 +74,7 @@ def lenient_answer(text: str) -> Decimal | None:
     if found is None:
         return None
     value = Decimal(found["digits"].replace(",", ""))
-    return -value if found["minus"] else value
+    return value.copy_negate() if found["minus"] else value
 
 
 def _bare(text: str) -> str:
