@@ -16,6 +16,7 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import Cache
 
@@ -99,12 +100,16 @@ class LayerStore:
         index = slots[:, None].expand(-1, self._keys.shape[1], -1)
         self._gather(index)
 
-    def kept(self, index: Tensor, lengths: Sequence[int]) -> LayerStore:
+    def kept(self, index: Tensor, lengths: Sequence[int], room: int = 0) -> LayerStore:
         """A new store with only the entries of `index`.
 
-        Args: index: (rows, heads, kept), right-aligned; lengths: how many each row keeps."""
+        Args: index: (rows, heads, kept), right-aligned; lengths: how many each row keeps; room: free entries behind
+        them, so that as many can be appended without another copy."""
         columns = {name: take(column, index) for name, column in self.columns.items()}
-        return self._with(take(self.keys, index), take(self.values, index), lengths, columns)
+        roomy = F.pad(index, (0, room)) if room else index
+        store = self._with(take(self.keys, roomy), take(self.values, roomy), lengths, columns)
+        store.entries = index.shape[2]
+        return store
 
     def copy(self) -> LayerStore:
         """The same entries in tensors of their own."""
@@ -289,6 +294,7 @@ class CompressedCache(Cache):
         self.groups = [Group(method) for method in methods]
         self.num_layers, self.heads = num_layers, heads
         self.width = 0  # columns of the attention mask so far, padding included
+        self.idle = 0  # rows of the next forward pass, after all others, that belong to no sequence
         self.phase = Phase.PROMPT  # of the forward pass under way
         self.next_phase: Phase | None = None  # of the next one, where it differs from what its shape suggests
         self.stream = Stream(())

@@ -191,6 +191,8 @@ def attend(
             seen = _observation(cache, group, module.layer_idx, query[rows], store, mine, scaling, normalizer)
             decision = group.method.observe(seen)
             group.stores[module.layer_idx] = _carried_out(decision, seen, cache)
+    if cache.idle:
+        outputs.append(outputs[0].new_zeros(cache.idle, *outputs[0].shape[1:]))
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
 
@@ -241,7 +243,7 @@ def _carried_out(decision: Decision, seen: Observation, cache: CompressedCache) 
     store = seen.store.remembering(decision.columns, decision.fixed, decision.marks)
     match decision:
         case Evict(index=index, lengths=lengths, rejoin=rejoin):
-            store = store.kept(index, lengths)
+            store = store.kept(index, lengths, room=1 if seen.phase is Phase.STEP else 0)
             if rejoin:
                 _rejoin(store, seen, rejoin, cache.rotation)
         case Narrow(index=index, lengths=lengths):

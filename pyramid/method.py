@@ -274,7 +274,10 @@ class EvictingMethod(Method):
         keep = self.keep(seen)
         if keep == seen.lengths:
             return Keep()
-        return Evict(index=selection.best(seen.ranking(self.score(seen)), keep), lengths=keep)
+        scores = self.score(seen)
+        if all(held - kept == 1 for held, kept in zip(seen.lengths, keep, strict=True)):
+            return Evict(index=selection.all_but_worst(scores, seen.lengths), lengths=keep)
+        return Evict(index=selection.best(seen.ranking(scores), keep), lengths=keep)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,6 +68,9 @@ def attention_mass(
     """
     rows, query_heads, new, size = query.shape
     heads, entries = key.shape[1:3]
+    if new == 1 and weights is None:
+        one = window_attention(query, key, scaling, last=1, lengths=lengths, query_lengths=query_lengths)
+        return one.sum((2, 3))
     if rows > 1 and rows * query_heads * new * entries > BLOCK_ELEMENTS:
         alone = [
             attention_mass(

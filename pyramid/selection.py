@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -62,13 +63,48 @@ def best(ranking: Tensor, keep: Sequence[int]) -> Tensor:
     return index.sort(dim=-1).values.clamp_(min=0)
 
 
+def all_but_worst(scores: Tensor, lengths: Sequence[int]) -> Tensor:
+    """What `best` gives for one entry less than each row has, without sorting: the step of a method that holds its
+    budget while decoding.
+
+    Args: scores: (rows, ..., entries). Returns: (rows, ..., max(lengths) - 1) indices; where a row keeps fewer, its
+    first slots hold indices of padding."""
+    entries = scores.shape[-1]
+    if not is_full(lengths, entries):
+        mask = valid(lengths, entries, scores.device).view(len(lengths), *[1] * (scores.dim() - 2), entries)
+        scores = scores.masked_fill(~mask, math.inf)
+    worst = entries - 1 - scores.flip(-1).argmin(-1, keepdim=True)
+    slots = torch.arange(entries - max(lengths) + 1, entries, device=scores.device)
+    return slots - (slots <= worst).long()
+
+
 def take(tensor: Tensor, index: Tensor) -> Tensor:
     """Gather entries.
 
     Args: tensor: (rows, heads, entries, ...), index: (rows, heads, kept). Returns: (rows, heads, kept, ...).
     """
     tail = tensor.shape[3:]
+    if len(tail) == 1 and tensor.stride(3) == 1 and not any(step % tail[0] for step in tensor.stride()[:3]):
+        return _take_whole(tensor, index)
     return tensor.gather(2, index.reshape(*index.shape, *[1] * len(tail)).expand(*index.shape, *tail))
+
+
+def _take_whole(tensor: Tensor, index: Tensor) -> Tensor:
+    """As `take`, for entries that lie in memory in one piece each: they are copied as such, which takes a fifth of the
+    time of gathering their numbers."""
+    rows, heads, entries, size = tensor.shape
+    row, head, entry = (step // size for step in tensor.stride()[:3])
+    pieces = row * (rows - 1) + head * (heads - 1) + entry * (entries - 1) + 1
+    places = index * entry + _starts(rows, heads, row, head, index.device)
+    whole = tensor.as_strided((pieces, size), (size, 1)).index_select(0, places.reshape(-1))
+    return whole.view(rows, heads, -1, size)
+
+
+@lru_cache(maxsize=256)
+def _starts(rows: int, heads: int, row: int, head: int, device: torch.device) -> Tensor:
+    """(rows, heads, 1) where each head's entries start, given the distances between rows and between heads."""
+    starts = torch.arange(rows)[:, None] * row + torch.arange(heads) * head
+    return starts[..., None].to(device)
 
 
 def take_tokens(tensor: Tensor, index: Tensor) -> Tensor:
