@@ -119,8 +119,13 @@ class Encoder:
     @property
     def _prefix(self) -> int:
         """What stands before a text that has nothing before it."""
-        bos = self.tokenizer.bos_id
-        return self.tokenizer.stop_ids[0] if bos is None else bos
+        marks = [self.tokenizer.bos_id, *self.tokenizer.stop_ids]
+        known = [mark for mark in marks if mark is not None]
+        if not known:
+            raise ValueError(
+                "the tokenizer has neither a start token nor an end token, which lm_eval's prompts need"
+            )
+        return known[0]
 
 
 def chat_template(tokenizer: Tokenizer) -> Any:

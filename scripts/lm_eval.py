@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import lm_eval.models  # noqa: F401  lm_eval enters its own models only into a registry that is empty
 from lm_eval.api.registry import register_model
 
 from evaluation.lm_eval_model import PyramidLM
