@@ -135,7 +135,9 @@ def chat_template(tokenizer: Tokenizer) -> Any:
         begun = "" if add_generation_prompt else messages[-1]["content"]
         rendered = tokenizer.chat(messages if add_generation_prompt else messages[:-1])
         if rendered is None:
-            raise ValueError("the model has no chat template: leave out chat_template")
+            raise ValueError(
+                "the model has no chat template: set protocol.template=none, or leave out --apply_chat_template"
+            )
         return rendered + begun
 
     return render

@@ -55,7 +55,6 @@ class LmEvalTask:
 
     task: the name of a task, or of a group that has a score.
     shots: examples before each item; None takes the task's own number.
-    chat_template: whether prompts are wrapped in it, examples as turns before; lm_eval's default is not to.
     include_path: a folder with tasks of one's own. metadata: what some tasks need to make their data.
     data: a file, or a folder with a file a split, instead of the data set on the hub.
     run_unsafe_code: whether a task may run programs that the model wrote.
@@ -65,7 +64,6 @@ class LmEvalTask:
 
     task: str | None = None
     shots: int | None = None
-    chat_template: bool = False
     include_path: str | Path | None = None
     data: str | Path | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -104,22 +102,20 @@ class LmEvalTask:
             "version": VERSION,
             "lm_eval": version("lm_eval"),
             "shots": sorted({task.config.num_fewshot for task in tasks.values()}),
-            "chat_template": self.chat_template,
             "tasks": len(tasks),
             "tasks_sha256": _sha256({name: _content(task) for name, task in tasks.items()}),
         }
 
     def samples(self, prompter: Prompter) -> Sequence[Sample]:
         encoder = Encoder(tokenizer=prompter.tokenizer, max_length=prompter.model_max_length)
-        template = chat_template(prompter.tokenizer) if self.chat_template else None
+        chat = prompter.protocol.template == "chat"  # the examples are turns before the item then
+        template = chat_template(prompter.tokenizer) if chat else None
         found = []
         for name, task in self._loaded.tasks.items():
             task.set_fewshot_seed(self.fewshot_seed)
             with quiet():
                 task.build_all_requests(
-                    apply_chat_template=self.chat_template,
-                    fewshot_as_multiturn=self.chat_template,
-                    chat_template=template,
+                    apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=template
                 )
             for number, requests in groupby(task.instances, key=lambda request: request.doc_id):
                 found.append(self._sample(f"{name}/{number}", task, list(requests), encoder))

@@ -39,6 +39,7 @@ TITLES = {
     "gsm8k": "GSM8K",
     "mt_bench": "MT-Bench",
     "perplexity": "Perplexity",
+    "lm_eval": "lm-evaluation-harness",
 }
 
 

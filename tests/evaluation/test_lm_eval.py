@@ -69,7 +69,7 @@ class Ending(ByteTokenizer):
 
 
 def prompter(first_token: str = "compressed", question: str = "in_prompt") -> Prompter:
-    protocol = Protocol(name="fair", first_token=first_token, question=question)
+    protocol = Protocol(name="fair", template="none", first_token=first_token, question=question)
     return Prompter(tokenizer=Ending(), protocol=protocol, model_max_length=2048)
 
 
@@ -206,6 +206,13 @@ class TestSuite:
         assert report.exit_code == 0
         assert [len(record["follow_ups"]) for record in report.runs[0].records] == [2, 2]
 
+    def test_a_chat_template_is_put_around_if_the_protocol_says_so(
+        self, model: Path, folder: Path, tmp_path: Path
+    ) -> None:
+        given = ("tasks=[made_answers]", "limit=1", "protocol.template=chat")
+        (run,) = bench.run([settings(model, folder, tmp_path, *given)], progress=False).runs
+        assert run.records[0]["prompt_tail"].endswith("Answer:[assistant]")
+
 
 class TestTask:
     def test_the_identity_follows_the_content_and_not_its_place(self, folder: Path, tmp_path: Path) -> None:
@@ -266,11 +273,15 @@ class TestTask:
         with pytest.raises(ValueError, match=r"protocol\.question=after_compression is not for them"):
             LmEvalTask(task="made_answers", include_path=folder).samples(later)
 
-    def test_the_suite_takes_the_first_token_from_the_compressed_cache(self) -> None:
-        assert configured("suite=lm_eval", "tasks=[made_letters]").protocol.first_token == "compressed"
-        assert configured("suite=needle").protocol.first_token == "full"
-        given = configured("suite=lm_eval", "tasks=[made_letters]", "protocol.first_token=full")
-        assert given.protocol.first_token == "full"
+    def test_the_suite_has_rules_of_its_own_where_none_are_given(self) -> None:
+        def rules(*overrides: str) -> tuple[str, str]:
+            protocol = configured(*overrides).protocol
+            return protocol.first_token, protocol.template
+
+        assert rules("suite=lm_eval", "tasks=[made_letters]") == ("compressed", "none")
+        assert rules("suite=needle") == ("full", "chat")
+        given = ("protocol.first_token=full", "protocol.template=chat")
+        assert rules("suite=lm_eval", "tasks=[made_letters]", *given) == ("full", "chat")
 
     def test_names_and_suites_that_do_not_go_together_are_told(self) -> None:
         with pytest.raises(ValueError, match=r"add 'tasks=\[gsm8k_cot\]'"):
