@@ -12,7 +12,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from itertools import groupby
@@ -66,7 +66,7 @@ class LmEvalTask:
     shots: int | None = None
     include_path: str | Path | None = None
     data: str | Path | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
     run_unsafe_code: bool = False
 
     fewshot_seed: ClassVar[int] = 1234  # of lm_eval
@@ -173,7 +173,7 @@ class LmEvalTask:
     @cached_property
     def _loaded(self) -> Loaded:
         assert self.task is not None
-        found = load(self.task, include_path=self.include_path, metadata=self.metadata, data=self.data)
+        found = load(self.task, include_path=self.include_path, metadata=self.metadata or {}, data=self.data)
         for name, task in found.tasks.items():
             if getattr(task, "UNSAFE_CODE", False) and not self.run_unsafe_code:
                 raise ValueError(
@@ -182,10 +182,10 @@ class LmEvalTask:
             if getattr(task, "MULTIMODAL", False):
                 raise ValueError(f"lm_eval's task {name!r} has pictures or sound, which no model here reads")
             own = task.get_config("num_fewshot")
-            if own is None or (
-                self.shots is not None and own != 0
-            ):  # lm_eval keeps a 0 that the task itself states
-                task.set_config(key="num_fewshot", value=self.shots or 0)
+            asked = (
+                own if self.shots is None or own == 0 else self.shots
+            )  # a task's own 0 stays, as in lm_eval
+            task.set_config(key="num_fewshot", value=asked or 0)
         return found
 
     @cached_property
