@@ -43,6 +43,8 @@ class Pyramid(PyramidLM):
         seed: int = 0,
         **others: Any,
     ) -> None:
+        import torch
+
         from pyramid import methods, models
         from pyramid.generation import Generator
 
@@ -50,7 +52,8 @@ class Pyramid(PyramidLM):
             raise ValueError(f"batch_size is {batch_size!r}; give a number, it is not found out here")
         described = {name: others.pop(name) for name in OF_MODEL if name in others}
         described |= {"id": pretrained} if pretrained else {}
-        described |= {"device": device} if device else {}
+        if device and (torch.cuda.is_available() or not device.startswith("cuda")):
+            described["device"] = device  # lm_eval's command says cuda:0 unless it is told otherwise
         built = methods.build(method, budget=budget, **others)
         loaded = models.load(models.ModelSpec(**described))
         kernel: Any = loaded.model.config._attn_implementation

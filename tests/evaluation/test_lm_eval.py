@@ -119,6 +119,11 @@ class TestModel:
         judged = likelihoods(method="snapkv", budget=16)
         assert all(abs(mine - other) > 1e-4 for mine, other in zip(judged, full, strict=True))
 
+    def test_lm_evals_default_device_is_no_demand(self, model: Path, folder: Path) -> None:
+        given = {"pretrained": str(model), "dtype": "float32"}
+        found = evaluated("pyramid", ["made_letters"], folder, model_args=given, device="cuda:0")
+        assert found["results"]["made_letters"]["sample_len"] == 4
+
     def test_what_cannot_work_is_told(self, model: Path, folder: Path) -> None:
         with pytest.raises(ValueError, match="batch_size is 'auto'"):
             ours(model, folder, ["made_letters"], batch_size="auto")  # type: ignore[arg-type]
