@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from evaluation.lm_eval_task import LmEvalTask
 from evaluation.prompts import Prompter
 from evaluation.results import load_runs
 from evaluation.types import Protocol, Sample
+from pyramid.generation import Generator
 from tests.conftest import ROOT, ByteTokenizer
 from tests.evaluation.lm_eval_made import evaluated, reference, tasks, write
 from tests.pyramid.tiny_checkpoint import save_tiny
@@ -210,6 +212,26 @@ class TestSuite:
         report = bench.run([job], progress=False)
         assert report.exit_code == 0
         assert [len(record["follow_ups"]) for record in report.runs[0].records] == [2, 2]
+
+    def test_a_choice_that_fails_fails_its_document_alone(
+        self, model: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: Any
+    ) -> None:
+        real = Generator.generate
+
+        def failing(self: Generator, requests: Any, methods: Any) -> Any:
+            return [
+                [replace(each, error="no") if each.id == "made_choices/1/2/0" else each for each in answers]
+                for answers in real(self, requests, methods)
+            ]
+
+        monkeypatch.setattr(Generator, "generate", failing)
+        report = bench.run([settings(model, folder, tmp_path, "tasks=[made_choices]")], progress=False)
+        (run,) = report.runs
+        assert report.exit_code == 1 and run.summary is not None and run.summary["failed"] == 1
+        assert [record["id"] for record in run.records if record["error"]] == ["made_choices/1"]
+        samples = theirs["samples"]["made_choices"]
+        others = [sample["acc"] for sample in samples if sample["doc_id"] != 1]
+        assert run.summary["scores"]["acc,none"] == pytest.approx(sum(others) / 3)
 
     def test_a_chat_template_is_put_around_if_the_protocol_says_so(
         self, model: Path, folder: Path, tmp_path: Path
