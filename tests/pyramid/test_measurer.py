@@ -167,7 +167,10 @@ def test_the_largest_batch_is_searched_for_both_and_measured_there(monkeypatch: 
     assert answer.measured["batch"] == answer.measured["batch_seen"] == 11 and answer.error is None
     assert answer.measured[STOCK]["batch"] == 5 and answer.measured[STOCK]["error"] is None
     tries = [(each["batch"], each["fits"]) for each in answer.measured["search"]]
-    up, between = [(1, True), (2, True), (4, True), (8, True), (16, False)], [(12, False), (10, True), (11, True)]
+    up, between = (
+        [(1, True), (2, True), (4, True), (8, True), (16, False)],
+        [(12, False), (10, True), (11, True)],
+    )
     assert tries == [*up, *between, (11, True)]
     assert answer.held_after_prompt.bytes == 11 * 100
 
