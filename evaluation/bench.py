@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import sys
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from typing import Any
 
 from evaluation import files, followup, loggers, tasks
 from evaluation.efficiency import Efficiency, Points
+from evaluation.progress import Bars, Progress, shown
 from evaluation.prompts import Prompter
 from evaluation.results import Run, RunBusy, RunFolder, RunSpec
 from evaluation.runner import Cell, run_cells
@@ -56,6 +56,7 @@ class Job:
         for name in (*names, "protocol", "logger", "results_dir"):
             if name not in config:
                 raise ValueError(f"{name} is missing: give it a value, {name}=...")
+        given: dict[str, Any] = {name: config[name] for name in names}
         suite = tasks.by_name(config["suite"], config.get("tasks"))
         if not suite.get("tasks"):
             raise ValueError("suite.tasks is empty: name a suite that has tasks, suite=...")
@@ -72,7 +73,7 @@ class Job:
             logger=logger,
             protocol=_filled(Protocol, config["protocol"], "protocol"),
             results_dir=directory / str(config["results_dir"]),
-            **{name: config[name] for name in names} | {"suite": suite},
+            **{**given, "suite": suite},
         )
 
     def only(self, label: str) -> Job:
@@ -176,10 +177,13 @@ def run(
     whole = companies(planned)
     first = int(start * len(whole))
     mine = [*whole[first:], *whole[:first]][part[0] - 1 :: part[1]]
-    bench = _Bench(Report(refused=refused), progress)
-    with _leading():
-        for number, company in enumerate(mine, 1):
-            bench.announce(company, number, len(mine))
+    bars = Bars() if progress and shown() else Progress()
+    bench = _Bench(Report(refused=refused), bars)
+    pending = [sum(not cell.run.complete for cell in company) for company in mine]
+    with _leading(), bars.sweep(pending):
+        for company, missing in zip(mine, pending, strict=True):
+            if missing:
+                bars.company(company[0].label, missing)
             bench.compute(company)
     chosen = {id(cell) for company in mine for cell in company}
     bench.report.runs = [cell.run for cell in planned if id(cell) in chosen]
@@ -228,15 +232,10 @@ def gather(planned: Sequence[Plan], report: Report) -> Report:
 class _Bench:
     """Holds one model at a time."""
 
-    def __init__(self, report: Report, progress: bool) -> None:
+    def __init__(self, report: Report, progress: Progress) -> None:
         self.report = report
         self.progress = progress
         self.loaded: tuple[str, Any] = ("", None)
-
-    def announce(self, company: list[Plan], number: int, total: int) -> None:
-        if self.progress and total > 1 and sys.stderr.isatty():
-            lead = company[0]
-            print(f"{number} of {total}: {lead.label}, {len(company)} cells", file=sys.stderr)
 
     def compute(self, company: list[Plan]) -> None:
         """Compute, draw and log one company; say in the report what was not possible."""

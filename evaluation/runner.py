@@ -11,7 +11,6 @@ import difflib
 import hashlib
 import math
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Protocol
 
+from evaluation.progress import Progress
 from evaluation.prompts import Prompter
 from evaluation.results import Run, RunFolder, RunSpec, environment
 from evaluation.summary import summarize
@@ -108,7 +108,7 @@ def run_cells(
     generator: Generator,
     *,
     batch_size: int,
-    progress: bool = True,
+    progress: Progress | None = None,
     device: str = "not stated",
 ) -> list[Run]:
     """Compute what is missing of `cells`, which differ in method and budget only; return a run for each.
@@ -131,7 +131,7 @@ def run_cells(
             samples = choose(task.samples(prompter), limit=limit, ids=ids, seed=spec.seed)
             prompts = {part.id: prompter.render(part) for sample in samples for part in _parts(sample)}
             work = _Work(task, samples, prompts, generator, spec.seed)
-            work.run(pending, batch_size, progress, environment(device))
+            work.run(pending, batch_size, progress or Progress(), environment(device))
         runs = {key: cell.folder.run for key, cell in unique.items()}
         return [runs[cell.spec.key] for cell in cells]
 
@@ -154,17 +154,19 @@ class _Work:
         self.order = sorted(samples, key=self._size, reverse=True)
 
     def run(
-        self, cells: Sequence[Cell], batch_size: int, progress: bool, environment: Mapping[str, str]
+        self, cells: Sequence[Cell], batch_size: int, progress: Progress, environment: Mapping[str, str]
     ) -> None:
         order = [sample.id for sample in self.order]
         try:
             for cell in cells:
                 _check(cell.folder, order)
                 cell.folder.begin(environment)
-            with _bar(progress, self.task.name, len(order)) as advance:
-                for batch in self._batches(batch_size):
-                    self._answer(batch, [cell for cell in cells if _lacks(cell.folder, batch)])
-                    advance(len(batch))
+            work = [(batch, _lacking(cells, batch)) for batch in self._batches(batch_size)]
+            progress.samples(sum(len(batch) for batch, lacking in work if lacking))
+            for batch, lacking in work:
+                if lacking:
+                    self._answer(batch, lacking)
+                    progress.advance(len(batch))
             for cell in cells:
                 records = [cell.folder.records[id] for id in order]
                 environments = cell.folder.environments
@@ -197,8 +199,6 @@ class _Work:
 
     def _answer(self, batch: Sequence[Sample], cells: Sequence[Cell]) -> None:
         """Answer `batch` for `cells`, and record what each of them lacks."""
-        if not cells:
-            return
         parts = [part for sample in batch for part in _parts(sample)]
         requests = [_request(part, self.prompts[part.id], self.seed) for part in parts]
         table = _generate(self.generator, requests, [cell.method for cell in cells])
@@ -233,8 +233,9 @@ def _check(folder: RunFolder, order: Sequence[str]) -> None:
         )
 
 
-def _lacks(folder: RunFolder, batch: Sequence[Sample]) -> bool:
-    return any(sample.id not in folder.records for sample in batch)
+def _lacking(cells: Sequence[Cell], batch: Sequence[Sample]) -> list[Cell]:
+    """The cells that have not answered all of the batch."""
+    return [cell for cell in cells if any(sample.id not in cell.folder.records for sample in batch)]
 
 
 def _parts(sample: Sample) -> tuple[Sample, ...]:
@@ -357,23 +358,3 @@ def _likelihood(answer: Answer) -> dict[str, Any]:
 
 def _held(tokens: str, size: str, held: Held | None) -> dict[str, Any]:
     return {tokens: None if held is None else list(held.tokens), size: None if held is None else held.bytes}
-
-
-@contextmanager
-def _bar(progress: bool, name: str, total: int) -> Iterator[Any]:
-    """Yields what advances a progress bar on a terminal's standard error; elsewhere it is silent."""
-    if not (progress and sys.stderr.isatty()):
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (
-        *Progress.get_default_columns()[:2],
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        job = bar.add_task(name, total=total)
-        yield lambda count: bar.advance(job, count)

@@ -278,7 +278,7 @@ def test_prompts_shorter_than_the_budget_are_told(
     cell = Cell(method=methods.build("snapkv", budget=budget), folder=RunFolder(tmp_path, spec))
     prompter = Prompter(tokenizer=byte_tokenizer, protocol=Protocol(name="fair"), model_max_length=2048)
     generator = Generator(model=tiny_model(), tokenizer=byte_tokenizer)
-    (run,) = run_cells([cell], task, prompter, generator, batch_size=5, progress=False)
+    (run,) = run_cells([cell], task, prompter, generator, batch_size=5)
     assert run.summary is not None and run.summary["compressed"] == compressed and run.summary["failed"] == 0
     told = [warning for warning in run.summary["warnings"] if "0 of 5 samples were compressed" in warning]
     assert len(told) == (compressed == 0)

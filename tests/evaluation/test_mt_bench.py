@@ -305,7 +305,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Any, byte_tokeniz
             engine="test",
         )
         cells.append(Cell(method=method, folder=RunFolder(folder, spec)))
-    found = run_cells(cells, task, prompter, generator, batch_size=2, progress=False)
+    found = run_cells(cells, task, prompter, generator, batch_size=2)
     for run in found:
         assert [record["error"] for record in run.records] == [None] * 3
         task.draw(run.records, run.folder)
@@ -361,5 +361,5 @@ def test_a_missing_file_is_refused_before_a_model_is_loaded(
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", ["suite=mt_bench", f"data.path={tmp_path}", "model.weights=random"])
     values: Any = OmegaConf.to_container(config, resolve=True)
-    report = bench.run([bench.Job.of(values, tmp_path)], progress=False)
+    report = bench.run([bench.Job.of(values, tmp_path)])
     assert report.exit_code == 2 and "mt_bench has no table 'question'" in report.refused[0]

@@ -203,7 +203,7 @@ def run(task: Any, methods: dict[str, int | None], prompter: Prompter, model: An
         )
         cells.append(Cell(method=library.build(name, budget=budget), folder=RunFolder(root, spec)))
     generator = Generator(model=model, tokenizer=prompter.tokenizer)
-    return run_cells(cells, task, prompter, generator, batch_size=3, progress=False)
+    return run_cells(cells, task, prompter, generator, batch_size=3)
 
 
 def plain_losses(model: Any, samples: Any) -> list[float]:

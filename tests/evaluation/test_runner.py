@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from evaluation.progress import Bars, Progress, shown
 from evaluation.prompts import Prompter
 from evaluation.results import RunBusy, RunFolder, RunSpec, load_runs
 from evaluation.runner import Cell, Interrupted, choose, interruptible, run_cells
@@ -529,9 +530,9 @@ def test_a_terminal_sees_a_bar(tmp_path):
     ) as process:
         process.wait()
     os.close(slave)
-    shown = os.read(master, 1 << 16).decode()
+    screen = os.read(master, 1 << 16).decode()
     os.close(master)
-    assert "copy" in shown and "/20" in shown
+    assert "copy" in screen and "of 20 samples, 2 cells together" in screen
 
 
 def main(root: str, kill_at: str, tear: str) -> None:
@@ -551,7 +552,10 @@ def main(root: str, kill_at: str, tear: str) -> None:
         time.sleep(0.01)
         killer()
 
-    run(Path(root), Echo(before=before))
+    bars = Bars() if shown() else Progress()
+    with bars.sweep([2]):
+        bars.company("copy", 2)
+        run(Path(root), Echo(before=before), progress=bars)
 
 
 if __name__ == "__main__":
