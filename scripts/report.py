@@ -1,8 +1,8 @@
 """Turn runs into tables, figures and a page: python -m scripts.report tables
 
-Or figures, page, frame, or show, which prints the tables.
+Or figures, page, frame, pack, which writes the finished runs into one file, or show, which prints the tables.
 
-runs: the folder that holds runs/. out: where to write. mix: what may differ within a table, for example
+runs: the folder that holds runs/, or a packed file. out: where to write. mix: what may differ within a table, for example
 protocol or samples. figures: for the page, a folder of figures that scripts.funnel wrote.
 """
 
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evaluation import mixture
+from evaluation import archive, mixture
 from evaluation.comparison import comparisons
 from evaluation.frame import Result, results_of, write_frames
 from evaluation.report import sheets
@@ -27,9 +27,9 @@ DEFAULTS = {"runs": RESULTS, "out": "", "mix": ""}
 
 
 def read_results(folder: str, family: str = "") -> list[Result]:
-    """The runs of a results folder, or of its folder `runs`, of one family of tasks or of all; says on stderr
+    """The runs of a results folder, of its folder `runs` or of a packed file, of one family of tasks or of all; says on stderr
     which runs are in no table. Errors: ValueError if there is none."""
-    root = Path(folder)
+    root = archive.folder_of(Path(folder))
     runs = load_runs(root) or (load_runs(root.parent) if root.name == "runs" else [])
     results = [result for result in results_of(runs) if family in ("", result.family)]
     if not results:
@@ -122,6 +122,12 @@ def write_frame(settings: Mapping[str, str]) -> None:
     _say(write_frames(read_results(settings["runs"]), Path(settings["out"] or f"{RESULTS}/frame")))
 
 
+def write_archive(settings: Mapping[str, str]) -> None:
+    target = Path(settings["out"] or f"{RESULTS}/archive/runs.zip")
+    archive.pack([result.run for result in read_results(settings["runs"])], target)
+    _say([target])
+
+
 def _say(files: Sequence[Path]) -> None:
     for file in files:
         print(file)
@@ -132,6 +138,7 @@ COMMANDS = {
     "tables": (write_tables, DEFAULTS),
     "figures": (write_figures, DEFAULTS),
     "page": (write_page, {"runs": RESULTS, "out": "", "figures": f"{RESULTS}/figures/funnel"}),
+    "pack": (write_archive, {"runs": RESULTS, "out": ""}),
     "frame": (write_frame, {"runs": RESULTS, "out": ""}),
 }
 
