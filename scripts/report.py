@@ -2,8 +2,8 @@
 
 Or figures, page, frame, pack, which writes the finished runs into one file, or show, which prints the tables.
 
-runs: the folder that holds runs/, or a packed file. out: where to write. mix: what may differ within a table, for example
-protocol or samples. figures: for the page, a folder of figures that scripts.funnel wrote.
+runs: the folder that holds runs/, or a packed file. out: where to write. mix: what may differ within a table,
+for example protocol or samples. figures: for the page, a folder of figures that scripts.funnel wrote.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DEFAULTS = {"runs": RESULTS, "out": "", "mix": ""}
 
 
 def read_results(folder: str, family: str = "") -> list[Result]:
-    """The runs of a results folder, of its folder `runs` or of a packed file, of one family of tasks or of all; says on stderr
-    which runs are in no table. Errors: ValueError if there is none."""
+    """The runs of a results folder, of its folder `runs` or of a packed file, of one family of tasks or of all;
+    says on stderr which runs are in no table. Errors: ValueError if there is none."""
     root = archive.folder_of(Path(folder))
     runs = load_runs(root) or (load_runs(root.parent) if root.name == "runs" else [])
     results = [result for result in results_of(runs) if family in ("", result.family)]
