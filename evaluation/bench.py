@@ -33,7 +33,7 @@ from evaluation.types import Protocol
 class Job:
     """One command's wish, as its configuration says it: plain values, which any process can be given.
 
-    sweep: the name that all jobs of one command share."""
+    sweep: the name that all jobs of one command share. max_batch_tokens: None is as many as batch_size prompts have."""
 
     model: Mapping[str, Any]
     method: Mapping[str, Any]
@@ -46,6 +46,7 @@ class Job:
     results_dir: Path
     logger: Mapping[str, Any] = field(default_factory=lambda: {"name": "none"})
     sweep: str = ""
+    max_batch_tokens: int | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any], directory: Path) -> Job:
@@ -57,13 +58,14 @@ class Job:
             if name not in config:
                 raise ValueError(f"{name} is missing: give it a value, {name}=...")
         given: dict[str, Any] = {name: config[name] for name in names}
+        given["max_batch_tokens"] = config.get("max_batch_tokens")
         suite = tasks.by_name(config["suite"], config.get("tasks"))
         if not suite.get("tasks"):
             raise ValueError("suite.tasks is empty: name a suite that has tasks, suite=...")
-        for name in ("batch_size", "seed", "limit"):
-            optional = name == "limit" and config[name] is None
-            if not optional and type(config[name]) is not int:
-                raise ValueError(f"{name}={config[name]!r} is not a whole number")
+        for name in ("batch_size", "seed", "limit", "max_batch_tokens"):
+            optional = name in ("limit", "max_batch_tokens") and given[name] is None
+            if not optional and type(given[name]) is not int:
+                raise ValueError(f"{name}={given[name]!r} is not a whole number")
         logger = {
             name: str(directory / value) if name in ("dir", "file") else value
             for name, value in config["logger"].items()
@@ -98,7 +100,8 @@ class Plan:
     @property
     def setting(self) -> Hashable:
         """What cells in company share."""
-        return repr(self.job.model), self.spec.setting, self.job.results_dir, self.job.batch_size
+        job = self.job
+        return repr(job.model), self.spec.setting, job.results_dir, job.batch_size, job.max_batch_tokens
 
     def __str__(self) -> str:
         budget = "" if self.spec.budget is None else f" {self.spec.budget}"
@@ -303,6 +306,7 @@ class _Bench:
             Prompter(tokenizer=loaded.tokenizer, protocol=job.protocol, model_max_length=loaded.max_length),
             generator,
             batch_size=job.batch_size * ranks,
+            max_batch_tokens=None if job.max_batch_tokens is None else job.max_batch_tokens * ranks,
             progress=self.progress,
             device=str(loaded.model.device),
         )

@@ -24,6 +24,7 @@ SETTINGS = {
     "limit": "at most this many samples of each task",
     "tasks": "with suite=lm_eval: names of its tasks, '[gsm8k_cot,arc_easy]'",
     "batch_size": "prompts read together; changes speed, not results",
+    "max_batch_tokens": "tokens that prompts read together have at most, where memory is short",
     "seed": "of the choice of samples and of random eviction",
     "results_dir": "where results go (results)",
     "data.path": "a data set on this machine: folder, archive or file",

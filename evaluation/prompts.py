@@ -52,7 +52,9 @@ class Prompter:
 
     def _given(self, sample: Sample) -> Prompt:
         """A sample of token ids as it is."""
-        after = len(sample.continuation) - 1 if sample.continuation else sample.max_new_tokens  # the last is not read
+        after = (
+            len(sample.continuation) - 1 if sample.continuation else sample.max_new_tokens
+        )  # the last is not read
         whole = len(sample.ids) + after
         if whole > self.model_max_length:
             raise ValueError(

@@ -108,6 +108,7 @@ def run_cells(
     generator: Generator,
     *,
     batch_size: int,
+    max_batch_tokens: int | None = None,
     progress: Progress | None = None,
     device: str = "not stated",
 ) -> list[Run]:
@@ -115,11 +116,15 @@ def run_cells(
 
     Samples are answered longest prompt first, so that memory is tried at the start. A sample that fails is
     recorded with its error and stops nothing else. However this ends, every folder is closed.
+    max_batch_tokens: as many tokens, padding included, have the prompts of a batch at most; a longer prompt is
+    read by itself.
     Errors: ValueError for user mistakes and a full disk; RunBusy if another process computes one of the
     cells; KeyboardInterrupt passes through, and leaves runs that go on where they stopped."""
     assert len({cell.spec.setting for cell in cells}) == 1, "cells in company share all but method and budget"
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; give a number from 1 on")
+    if max_batch_tokens is not None and max_batch_tokens < 1:
+        raise ValueError(f"max_batch_tokens is {max_batch_tokens}; give a number from 1 on, or null")
     unique = {cell.spec.key: cell for cell in cells}
     with ExitStack() as folders:
         for cell in unique.values():
@@ -130,10 +135,23 @@ def run_cells(
             limit, ids = spec.subset.get("limit"), spec.subset.get("ids")
             samples = choose(task.samples(prompter), limit=limit, ids=ids, seed=spec.seed)
             prompts = {part.id: prompter.render(part) for sample in samples for part in _parts(sample)}
+            room = _Room(batch_size, math.inf if max_batch_tokens is None else max_batch_tokens)
             work = _Work(task, samples, prompts, generator, spec.seed)
-            work.run(pending, batch_size, progress or Progress(), environment(device))
+            work.run(pending, room, progress or Progress(), environment(device))
         runs = {key: cell.folder.run for key, cell in unique.items()}
         return [runs[cell.spec.key] for cell in cells]
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What a batch has room for."""
+
+    prompts: int
+    tokens: float
+
+    def holds(self, lengths: Sequence[int]) -> bool:
+        """Args: lengths: of the prompts; shorter ones are padded to the longest."""
+        return len(lengths) <= self.prompts and len(lengths) * max(lengths) <= self.tokens
 
 
 class _Work:
@@ -154,14 +172,14 @@ class _Work:
         self.order = sorted(samples, key=self._size, reverse=True)
 
     def run(
-        self, cells: Sequence[Cell], batch_size: int, progress: Progress, environment: Mapping[str, str]
+        self, cells: Sequence[Cell], room: _Room, progress: Progress, environment: Mapping[str, str]
     ) -> None:
         order = [sample.id for sample in self.order]
         try:
             for cell in cells:
                 _check(cell.folder, order)
                 cell.folder.begin(environment)
-            work = [(batch, _lacking(cells, batch)) for batch in self._batches(batch_size)]
+            work = [(batch, _lacking(cells, batch)) for batch in self._batches(room)]
             progress.samples(sum(len(batch) for batch, lacking in work if lacking))
             for batch, lacking in work:
                 if lacking:
@@ -186,12 +204,13 @@ class _Work:
     def _size(self, sample: Sample) -> tuple[tuple[int, int, bool], int]:
         return self._shape(sample), self.prompts[sample.id].tokens
 
-    def _batches(self, batch_size: int) -> Iterator[list[Sample]]:
+    def _batches(self, room: _Room) -> Iterator[list[Sample]]:
         """All samples in order, those of a batch of one shape. A sample of several prompts stays whole."""
         for _, alike in groupby(self.order, key=self._shape):
             batch: list[Sample] = []
             for sample in alike:
-                if batch and sum(len(_parts(each)) for each in (*batch, sample)) > batch_size:
+                parts = [part for each in (*batch, sample) for part in _parts(each)]
+                if batch and not room.holds([self.prompts[part.id].tokens for part in parts]):
                     yield batch
                     batch = []
                 batch.append(sample)

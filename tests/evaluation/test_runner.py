@@ -389,6 +389,20 @@ def test_another_batch_size_goes_on_in_the_same_order(tmp_path, unbroken):
     assert files_of(tmp_path) == unbroken
 
 
+def test_batches_have_room_for_so_many_tokens(tmp_path, unbroken):
+    """Prompts are padded to the longest of their batch; one that is longer than the room is read by itself, and the
+    files are those of any other batches."""
+    generator = Echo()
+    run(tmp_path, generator, batch_size=5, max_batch_tokens=60)
+    assert files_of(tmp_path) == unbroken
+    sizes = {sample.id: len(sample.context) for sample in Copy().samples(None)}  # pyright: ignore[reportArgumentType]
+    batches = [[sizes[id] for id in ids] for ids, _ in generator.calls]
+    assert all(len(batch) == 1 or len(batch) * max(batch) <= 60 for batch in batches)
+    assert {len(batch) for batch in batches} >= {1, 2, 3}
+    with pytest.raises(ValueError, match="max_batch_tokens is 0"):
+        run(tmp_path, Echo(), max_batch_tokens=0)
+
+
 def test_cells_stopped_at_different_points_end_alike(tmp_path, unbroken):
     for keep, call in ((8, 2), (12, 5)):
         with pytest.raises(KeyboardInterrupt):
