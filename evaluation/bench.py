@@ -313,13 +313,16 @@ class _Bench:
 
     def _measure(self, cells: list[tuple[Plan, RunFolder]], task: Efficiency) -> None:
         """As `_run`, for points that are measured in processes of their own."""
-        from pyramid import models
+        from pyramid import models, static_decoding
         from pyramid.measurer import Measurer
 
         job = cells[0][0].job
         spec = _filled(models.ModelSpec, job.model, "model")
         if rank()[1] > 1 or spec.device_map is not None:
             raise ValueError("suite=efficiency measures one device: leave out torchrun and model.device_map")
+        if task.decode == "graph":
+            for cell, _ in cells:
+                static_decoding.check(cell.method, job.protocol.first_token)
         self._unload()
         measurer = Measurer(
             model=spec,
@@ -327,6 +330,7 @@ class _Bench:
             stock=task.stock,
             repeats=task.repeats,
             warmups=task.warmups,
+            decode=task.decode,
             memory_gib=task.memory_gib,
             first_token=job.protocol.first_token,
             cache_heads=job.protocol.cache_heads,

@@ -18,6 +18,7 @@ from pyramid.types import Answer
 
 VERSION = 1  # raised whenever the same parameters measure something else
 LARGEST = "largest"
+DECODINGS = ("plain", "graph")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class Efficiency:
     lengths, batches, new_tokens: the points are all their combinations; a batch may be `largest`, which is
         searched.
     repeats, warmups: measured and unmeasured calls at each point.
+    decode: `plain`, or `graph` for steps of fixed shapes, on CUDA as a captured graph.
     stock: whether transformers' own generate() is measured beside FullKV.
     memory_gib: as if the device had so much memory; None is all of it.
 
@@ -38,6 +40,7 @@ class Efficiency:
     new_tokens: Sequence[int]
     repeats: int = 3
     warmups: int = 1
+    decode: str = "plain"
     stock: bool = True
     memory_gib: float | None = None
     name: str = "efficiency"
@@ -52,6 +55,8 @@ class Efficiency:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"efficiency {name} is {value!r}; give a whole number from {least} on")
+        if self.decode not in DECODINGS:
+            raise ValueError(f"efficiency decode is {self.decode!r}, none of {', '.join(DECODINGS)}")
         if self.memory_gib is not None and not self.memory_gib > 0:
             raise ValueError(f"efficiency memory_gib is {self.memory_gib!r}; give gibibytes, or null for all")
 
@@ -63,6 +68,7 @@ class Efficiency:
             "new_tokens": list(self.new_tokens),
             "repeats": self.repeats,
             "warmups": self.warmups,
+            "decode": self.decode,
             "stock": self.stock,
             "memory_gib": self.memory_gib,
         }

@@ -45,6 +45,7 @@ class Measurer:
     stock: bool = True
     repeats: int = 3
     warmups: int = 1
+    decode: str = "plain"
     memory_gib: float | None = None
     first_token: str = "full"
     cache_heads: str = "kv"
@@ -63,6 +64,7 @@ class Measurer:
             subjects=(ENGINE, STOCK) if self.stock and isinstance(method, FullKV) else (ENGINE,),
             repeats=self.repeats,
             warmups=self.warmups,
+            decode=self.decode,
             memory_gib=self.memory_gib,
             first_token=self.first_token,
             cache_heads=self.cache_heads,

@@ -33,7 +33,8 @@ from pyramid.clock import EXHAUSTED, Clock, SplitBatch, Trial, sizes_of
 from pyramid.generation import Generator
 from pyramid.machine import copy_bandwidth, describe, gauge_of, is_exhausted, limited_memory
 from pyramid.method import Method
-from pyramid.types import Answer, Request
+from pyramid.static_decoding import StaticDecoder, read_prompts
+from pyramid.types import Request
 
 ENGINE, STOCK = "engine", "stock"
 SHORT_PROMPT, SHORT_ANSWER = 256, 3  # of the very first, unmeasured call, which loads code and starts threads
@@ -46,6 +47,7 @@ class Order:
     prompt, batch, new: tokens of each prompt, prompts in one forward pass, tokens of each answer.
     subjects: `engine`, which runs `method`, and `stock`, transformers' own generate().
     repeats, warmups: measured and unmeasured calls of each subject; a short unmeasured one always comes first.
+    decode: `plain`, as the generator decodes; `graph`, see `pyramid.static_decoding`.
     memory_gib: see `limited_memory`. The rest as for `Generator`.
     """
 
@@ -58,6 +60,7 @@ class Order:
     subjects: tuple[str, ...] = (ENGINE,)
     repeats: int = 1
     warmups: int = 0
+    decode: str = "plain"
     memory_gib: float | None = None
     first_token: str = "full"
     cache_heads: str = "kv"
@@ -91,10 +94,15 @@ class Session:
         self.order, self.model, self.tokenizer = order, loaded.model, loaded.tokenizer
         self.device = torch.device(loaded.model.device)
         self.gauge = gauge_of(self.device)
+        self.decoder = StaticDecoder(self.model, order.cache_heads)
         embedding: Any = self.model.get_input_embeddings()
         self.prompts = prompts_of(order, int(embedding.weight.shape[0]))
         known = {
-            ENGINE: Subject(ENGINE, self._engine, 1 + (order.first_token == "compressed")),
+            ENGINE: Subject(
+                ENGINE,
+                self._graph if order.decode == "graph" else self._engine,
+                1 + (order.first_token == "compressed"),
+            ),
             STOCK: Subject(STOCK, self._stock, 1),
         }
         self.subjects = [known[name] for name in order.subjects]
@@ -151,8 +159,38 @@ class Session:
             for number, prompt in enumerate(prompts)
         ]
         (answers,) = generator.generate(requests, [self.order.method])
-        self._accept(ENGINE, [answer.token_ids for answer in answers], answers)
-        return answers[0].seconds["compression"] * len(answers)
+        first = answers[0]
+        if first.error is not None:
+            raise SplitBatch(EXHAUSTED) if "out of memory" in first.error else ValueError(first.error)
+        assert all(answer.held_at_end == first.held_at_end for answer in answers), "equal prompts, equal room"
+        assert first.held_after_prompt is not None and first.held_at_end is not None
+        sequence = {
+            "held_after_prompt": asdict(first.held_after_prompt),
+            "held_at_end": asdict(first.held_at_end),
+            "compressed": first.compressed,
+            "full_bytes_after_prompt": first.full_bytes_after_prompt,
+            "prefill_work": first.prefill_work,
+            "token_ids": first.token_ids,
+        }
+        self._accept(ENGINE, [answer.token_ids for answer in answers], sequence)
+        return first.seconds["compression"] * len(answers)
+
+    def _graph(self, prompts: Sequence[tuple[int, ...]], new: int) -> float:
+        kernel, heads = str(self.model.config._attn_implementation), self.order.cache_heads
+        cache, logits = read_prompts(self.model, self.order.method, prompts, heads=heads, kernel=kernel)
+        (group,) = cache.groups
+        after, read = group.held(0), group.tokens[0]
+        tokens = [tuple(row) for row in self.decoder.decode(group, logits, new).tolist()]
+        sequence = {
+            "held_after_prompt": asdict(after),
+            "held_at_end": asdict(group.held(0)),
+            "compressed": group.compressed(0) or read < len(prompts[0]),
+            "full_bytes_after_prompt": len(prompts[0]) * cache.full_entry_bytes,
+            "prefill_work": cache.stream.work[0] / (cache.num_layers * len(prompts[0])),
+            "token_ids": tokens[0],
+        }
+        self._accept(ENGINE, tokens, sequence)
+        return cache.compression_seconds
 
     def _stock(self, prompts: Sequence[tuple[int, ...]], new: int) -> float:
         ids = torch.tensor(prompts, device=self.device)
@@ -170,32 +208,14 @@ class Session:
                 )
         finally:
             self.model.generation_config = before
-        self._accept(STOCK, [tuple(row) for row in given.sequences[:, ids.shape[1] :].tolist()], None)
+        self._accept(STOCK, [tuple(row) for row in given.sequences[:, ids.shape[1] :].tolist()], {})
         return 0.0
 
-    def _accept(self, name: str, tokens: list[tuple[int, ...]], answers: list[Answer] | None) -> None:
-        """Keep what a call answered. Errors: ValueError with the words of an answer that failed."""
+    def _accept(self, name: str, tokens: list[tuple[int, ...]], sequence: dict[str, Any]) -> None:
+        """Keep what a call answered, and what its first sequence held."""
         subject = next(each for each in self.subjects if each.name == name)
         subject.tokens = tokens
-        if answers is None:
-            return
-        if answers[0].error is not None:
-            if EXHAUSTED in answers[0].error or "out of memory" in answers[0].error:
-                raise SplitBatch(EXHAUSTED)
-            raise ValueError(answers[0].error)
-        first = answers[0]
-        assert all(answer.held_at_end == first.held_at_end for answer in answers), "equal prompts, equal room"
-        assert first.held_after_prompt is not None and first.held_at_end is not None
-        subject.found |= {
-            "sequence": {
-                "held_after_prompt": asdict(first.held_after_prompt),
-                "held_at_end": asdict(first.held_at_end),
-                "compressed": first.compressed,
-                "full_bytes_after_prompt": first.full_bytes_after_prompt,
-                "prefill_work": first.prefill_work,
-                "token_ids": first.token_ids,
-            }
-        }
+        subject.found |= {"sequence": sequence}
 
     def _report(self, subject: Subject) -> dict[str, Any]:
         """What a subject did, as JSON values."""

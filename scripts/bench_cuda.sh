@@ -18,12 +18,13 @@ if [ -n "${SMALL:-}" ]; then
     tiny=(model.device=cpu model.dtype=float32 "$shape.hidden_size=64" "$shape.intermediate_size=128"
         "$shape.num_hidden_layers=2" "$shape.num_attention_heads=4" "$shape.num_key_value_heads=2"
         "$shape.vocab_size=300" suite.repeats=1 suite.warmups=0)
-    models=(llama3_8b_instruct) methods=fullkv,pyramidkv lengths=[40] batches=[1,2] new=[3] budget=16
+    models=(llama3_8b_instruct) methods=fullkv,pyramidkv graphs=pyramidkv,snapkv
+    lengths=[40] batches=[1,2] new=[3] budget=16
     papers=("suite.lengths=[40]" "suite.batches=[2]" "suite.new_tokens=[3]" suite.memory_gib=null)
     infer=(budget=0.9) latency=(budget=16)
 else
     models=(llama3_8b_instruct llama2_13b_chat) methods=fullkv,streamingllm,h2o,snapkv,pyramidkv
-    lengths=[512,4096,7500] batches=[1,8] new=[128] budget=128,1024
+    graphs=fullkv,snapkv,pyramidkv lengths=[512,4096,7500] batches=[1,8] new=[128] budget=128,1024
     infer=() latency=()
     "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' ||
         { echo "torch sees no CUDA device here; SMALL=1 tries the commands without one" >&2; exit 2; }
@@ -38,8 +39,10 @@ measure() {
 for model in "${models[@]}"; do
     # Llama-2 was made for 4,096 positions
     [ "$model" = llama3_8b_instruct ] || lengths=${lengths/4096,7500/3500}
-    measure suite=efficiency "model=$model" model.weights=random "method=$methods" \
-        "budget=$budget" "suite.lengths=$lengths" "suite.batches=$batches" "suite.new_tokens=$new"
+    sizes=("model=$model" model.weights=random "budget=$budget" "suite.lengths=$lengths" "suite.batches=$batches"
+        "suite.new_tokens=$new")
+    measure suite=efficiency "method=$methods" "${sizes[@]}"
+    measure suite=efficiency "method=$graphs" suite.decode=graph "${sizes[@]}"
 done
 measure experiment=pyramidinfer_table "${papers[@]}" "${infer[@]}"
 if [ -n "${LATENCY:-}" ]; then

@@ -75,6 +75,18 @@ def test_a_cache_per_query_head_is_billed_as_one(name: str) -> None:
     assert paper.after_prompt == 4 * expected(method, SHAPE, prompt=PROMPT, new=NEW).after_prompt
 
 
+@pytest.mark.parametrize("name", ["fullkv", "pyramidkv", "truncated"])
+def test_steps_of_fixed_shapes_hold_the_same_and_give_the_same_answers(name: str) -> None:
+    method = configured(name, 16)
+    plain, fixed = measured(method), measured(method, decode="graph", repeats=2)
+    assert fixed[ENGINE]["sequence"] == plain[ENGINE]["sequence"] and len(fixed[ENGINE]["trials"]) == 2
+    for when in ("bytes_after_prompt", "bytes_at_end"):
+        assert fixed[ENGINE][when] == plain[ENGINE][when]
+    assert fixed[ENGINE]["allocated_at_end"] == fixed[ENGINE]["bytes_at_end"], (
+        "buffers are as long as the answer"
+    )
+
+
 def test_the_arithmetic_agrees_with_numbers_worked_out_by_hand() -> None:
     """SnapKV at 16 of 90, with 6 fed tokens; H2O's sums are 4 bytes an entry and head; four sinks are kept twice."""
     found = expected(build("snapkv", budget=16), SHAPE, prompt=PROMPT, new=NEW)

@@ -28,12 +28,12 @@ def started(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_its_commands_work_with_tiny_sizes(tmp_path: Path) -> None:
-    """Two batches of two methods, the paper's three methods, tables and figures; a process each."""
+    """Two batches of two methods, plainly and with fixed shapes, the paper's three methods, tables and figures; a process each."""
     done = started(tmp_path / "out", SMALL="1")
     assert done.returncode == 0, done.stderr
     results = results_of(load_runs(tmp_path / "out"))
-    assert len(results) == 2 + 3 and all(result.run.complete for result in results)
-    assert {"pyramidinfer", "h2o", "pyramidkv", "fullkv"} == {result.method for result in results}
+    assert len(results) == 2 + 2 + 3 and all(result.run.complete for result in results)
+    assert {"pyramidinfer", "h2o", "pyramidkv", "snapkv", "fullkv"} == {result.method for result in results}
     written = {file.name for file in (tmp_path / "out").rglob("*") if file.suffix in (".md", ".png")}
     assert {"speed.md", "memory.md", "engine_overhead.md", "tokens_by_batch.png"} <= written
     again = started(tmp_path / "out", SMALL="1")
