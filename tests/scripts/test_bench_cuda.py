@@ -28,7 +28,7 @@ def started(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_its_commands_work_with_tiny_sizes(tmp_path: Path) -> None:
-    """Two batches of two methods, plainly and with fixed shapes, the paper's three methods, tables and figures; a process each."""
+    """Two batches of two methods, plainly and with fixed shapes; the paper's three; tables and figures."""
     done = started(tmp_path / "out", SMALL="1")
     assert done.returncode == 0, done.stderr
     results = results_of(load_runs(tmp_path / "out"))
