@@ -85,7 +85,10 @@ class Point:
 
     @property
     def batch(self) -> int:
-        return self.found.get("batch") or self.measured.get("batch") or self.record["meta"]["batch"]
+        """Prompts in the batch; 0 if not even one found room."""
+        if not self.searched:
+            return self.record["meta"]["batch"]
+        return self.found.get("batch", self.measured.get("batch", 0))
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -183,7 +186,8 @@ def peer(point: Point, method: str, points: Sequence[Point]) -> Point | None:
 
 def paired(point: Point, other: Point, seconds: Callable[[Mapping[str, Any]], float]) -> Spread | None:
     """Ratios of the two in each round in which both took turns; None if they did not."""
-    if point.record is not other.record or point.searched or len(point.trials) != len(other.trials):
+    together = point.record is other.record and point.measured.get("agree") is not None
+    if not together or len(point.trials) != len(other.trials):
         return None
     rounds = zip(point.trials, other.trials, strict=True)
     return Spread.of([seconds(mine) / seconds(theirs) for mine, theirs in rounds])

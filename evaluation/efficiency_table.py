@@ -224,7 +224,7 @@ def _first_failure(point: Point) -> int | None:
 
 
 def _labelled(point: Point) -> list[Cell]:
-    batch = f"{point.batch} (largest)" if point.searched and point.error is None else f"{point.batch}"
+    batch = f"{point.batch} (largest)" if point.searched else f"{point.batch}"
     place = [Cell(f"{point.length}", point.length), Cell(f"{point.new}", point.new), Cell(batch, point.batch)]
     return [*place, *_named(point)]
 

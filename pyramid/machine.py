@@ -185,6 +185,9 @@ def copy_bandwidth(device: torch.device) -> float | None:
         started = synchronized_time(device)
         target.copy_(source)
         seconds.append(synchronized_time(device) - started)
+    del source, target
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     return 2 * 4 * numbers / statistics.median(seconds[1:])
 
 

@@ -133,6 +133,7 @@ class Session:
             if not (isinstance(error, SplitBatch) or is_exhausted(error)):
                 raise
         subject.error = EXHAUSTED  # outside of the handler, where nothing holds on to the failed call
+        self.decoder = StaticDecoder(self.model, self.order.cache_heads)
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

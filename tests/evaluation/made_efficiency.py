@@ -54,7 +54,7 @@ def point(
     """One line of predictions.jsonl. kept: tokens after the prompt, one more with each token fed; stock: the trials of
     transformers' generate(); rows: the batch, where it was searched; expected: bytes by which the arithmetic differs.
     """
-    rows = rows or int(batch)
+    rows = rows or (0 if batch == "largest" else int(batch))
     held, full = rows * (kept or length) * ENTRY, rows * length * ENTRY
     grown = held + rows * (new - 1) * ENTRY
     sizes = {"bytes_after_prompt": held, "bytes_at_end": grown}

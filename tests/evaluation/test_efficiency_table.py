@@ -118,12 +118,13 @@ def test_the_search_has_a_table_of_its_own(tmp_path: Path) -> None:
         tmp_path,
         "h2o",
         64,
-        [point(300, "largest", 11, [], rows=1, error="memory exhausted", search=[(1, False)])],
+        [point(300, "largest", 11, [], error="memory exhausted", search=[(1, False)])],
     )
     largest = named([found, none])["largest_batch"]
     assert column(largest, "method") == ["SnapKV", "H2O"]
     assert column(largest, "largest batch") == [5, "-"] and column(largest, "memory exhausted at") == [6, 1]
     assert column(largest, "ms/token")[0] == pytest.approx(1000 * 6.5 / 55)
+    assert [row[2].text for row in named([none])["speed"].rows] == ["0 (largest)"]
     assert "5 (largest)" in [row[2].text for row in named([found])["speed"].rows]
 
 

@@ -189,6 +189,22 @@ def test_no_room_for_one_is_memory_exhausted(monkeypatch: pytest.MonkeyPatch) ->
     assert answer.error is None and answer.measured[STOCK]["error"] == EXHAUSTED
 
 
+def test_with_a_decoder_of_fixed_shapes_everybody_has_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its buffers outlive the call, and would stand in the other's peaks."""
+    orders: list[Order] = []
+
+    def carried_out(order: Order) -> dict[str, Any]:
+        orders.append(order)
+        (subject,) = order.subjects
+        return {subject: report_of(who=subject)[ENGINE], "agree": None}
+
+    monkeypatch.setattr(pyramid.measurer, "carry_out", carried_out)
+    measurer = Measurer(model=MODEL, batches={"a point": 2}, decode="graph")
+    ((answer,),) = measurer.generate([request()], [build("fullkv")])
+    assert [order.subjects for order in orders] == [(ENGINE,), (STOCK,)]
+    assert answer.measured["who"] == ENGINE and answer.measured[STOCK]["who"] == STOCK
+
+
 def test_a_failure_of_another_kind_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyramid.measurer, "carry_out", lambda order: {"error": "a bug", "words": "Traceback"})
     measurer = Measurer(model=MODEL, batches={"a point": None})
