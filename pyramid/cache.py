@@ -10,6 +10,7 @@ one, so positions stay true however little is stored.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyramid.method import Method
     from pyramid.rotary import Rotation
 
-MERGED_ENTRIES = 1024  # rows with more entries decode by themselves, lest short ones are padded to them
+MERGED_PADDING = 512  # entries of padding that are worth one group less in each decoding step
 
 
 class Phase(Flag):
@@ -55,7 +56,7 @@ class LayerStore:
 
     def __init__(self, keys: Tensor, values: Tensor, lengths: Sequence[int]) -> None:
         self._keys, self._values = keys, values
-        self.entries = keys.shape[2]
+        self._start, self.entries = 0, keys.shape[2]
         self.lengths: Lengths = tuple(lengths)
         self.columns: dict[str, Tensor] = {}
         self.fixed: dict[str, Tensor] = {}
@@ -63,11 +64,11 @@ class LayerStore:
 
     @property
     def keys(self) -> Tensor:
-        return self._keys[:, :, : self.entries]
+        return self._keys[:, :, self._start : self._start + self.entries]
 
     @property
     def values(self) -> Tensor:
-        return self._values[:, :, : self.entries]
+        return self._values[:, :, self._start : self._start + self.entries]
 
     def append(self, keys: Tensor, values: Tensor, arriving: Sequence[int]) -> None:
         """Add new entries at the end.
@@ -75,11 +76,11 @@ class LayerStore:
         Args: keys, values: (rows, heads, new, size); arriving: how many of them each row really has.
         """
         start, new = self.entries, keys.shape[2]
-        if start + new > self._keys.shape[2]:
-            self._keys, self._values = _grown(self.keys, new), _grown(self.values, new)
+        if self._start + start + new > self._keys.shape[2]:
+            self._keys, self._values, self._start = _grown(self.keys, new), _grown(self.values, new), 0
         self.entries = start + new
-        self._keys[:, :, start : self.entries] = keys
-        self._values[:, :, start : self.entries] = values
+        self.keys[:, :, start:] = keys
+        self.values[:, :, start:] = values
         self.columns = {
             name: torch.cat([c, c.new_zeros(*c.shape[:2], new)], 2) for name, c in self.columns.items()
         }
@@ -110,6 +111,20 @@ class LayerStore:
         store = self._with(take(self.keys, roomy), take(self.values, roomy), lengths, columns)
         store.entries = index.shape[2]
         return store
+
+    def drop_after(self, oldest: int) -> None:
+        """Forget the entry that follows each row's `oldest` first ones, in place: only these are moved."""
+        starts = torch.tensor([self.entries - length for length in self.lengths], device=self._keys.device)
+        slots = (starts[:, None] + torch.arange(oldest, device=starts.device))[:, None]
+        for tensor in (self.keys, self.values, *self.columns.values()):
+            index = slots.expand(-1, tensor.shape[1], -1)
+            index = index.view(*index.shape, *[1] * (tensor.dim() - 3)).expand(
+                *index.shape, *tensor.shape[3:]
+            )
+            tensor.scatter_(2, index + 1, tensor.gather(2, index))
+        self._start, self.entries = self._start + 1, self.entries - 1
+        self.lengths = tuple(length - 1 for length in self.lengths)
+        self.columns = {name: column[:, :, 1:] for name, column in self.columns.items()}
 
     def copy(self) -> LayerStore:
         """The same entries in tensors of their own."""
@@ -193,7 +208,7 @@ class LayerStore:
         return self.lengths[row] * per_entry + (self.marks["bytes"][row] if "bytes" in self.marks else 0)
 
     def _gather(self, index: Tensor) -> None:
-        self._keys, self._values = take(self.keys, index), take(self.values, index)
+        self._keys, self._values, self._start = take(self.keys, index), take(self.values, index), 0
         self.columns = {name: take(column, index) for name, column in self.columns.items()}
 
 
@@ -374,7 +389,8 @@ class CompressedCache(Cache):
 
     def merge(self) -> list[int]:
         """Put rows together that decode alike, so that a step visits fewer groups: rows of methods that only read, and
-        rows of methods that act at each step and differ in their budget only. Very long rows stay by themselves.
+        rows of methods that act at each step and differ in their budget only. Where shorter rows would need much
+        padding for it, they make a group of their own.
 
         Returns: for each row, in its new place, where it stood before."""
         starts, start = [], 0
@@ -383,11 +399,25 @@ class CompressedCache(Cache):
             start += len(group.tokens)
         kinds: dict[Any, list[int]] = {}
         for number, group in enumerate(self.groups):
-            long = max(store.entries for store in group.stores) > MERGED_ENTRIES
-            kinds.setdefault(number if long else group.method.decoding_kind, []).append(number)
-        order = [row for numbers in kinds.values() for number in numbers for row in starts[number]]
-        self.groups = [_merged([self.groups[number] for number in numbers]) for numbers in kinds.values()]
+            kinds.setdefault(group.method.decoding_kind, []).append(number)
+        together = [numbers for alike in kinds.values() for numbers in self._of_like_length(alike)]
+        order = [row for numbers in together for number in numbers for row in starts[number]]
+        self.groups = [_merged([self.groups[number] for number in numbers]) for numbers in together]
         return order
+
+    def _of_like_length(self, numbers: list[int]) -> list[list[int]]:
+        """Groups, from long to short, cut where the padding of one more would cost more than a group of its own."""
+        length = {n: sum(store.entries for store in self.groups[n].stores) / self.num_layers for n in numbers}
+        cut: list[list[int]] = []
+        for number in sorted(numbers, key=length.__getitem__, reverse=True):
+            padding = (
+                len(self.groups[number].tokens) * (length[cut[-1][0]] - length[number]) if cut else math.inf
+            )
+            if padding <= MERGED_PADDING:
+                cut[-1].append(number)
+            else:
+                cut.append([number])
+        return cut
 
     def drop_last(self) -> None:
         """Forget the newest token of every row, so that it can be fed again."""

@@ -242,8 +242,13 @@ def _carried_out(decision: Decision, seen: Observation, cache: CompressedCache) 
     """The store that a decision leaves of the observed one, which itself stays as it is."""
     store = seen.store.remembering(decision.columns, decision.fixed, decision.marks)
     match decision:
-        case Evict(index=index, lengths=lengths, rejoin=rejoin):
-            store = store.kept(index, lengths, room=1 if seen.phase is Phase.STEP else 0)
+        case Evict(index=index, lengths=lengths, oldest=oldest, rejoin=rejoin):
+            step = seen.phase is Phase.STEP
+            gone = {held - kept for held, kept in zip(store.lengths, lengths, strict=True)}
+            if step and oldest is not None and gone == {1}:
+                store.drop_after(oldest)
+            else:
+                store = store.kept(index, lengths, room=1 if step else 0)
             if rejoin:
                 _rejoin(store, seen, rejoin, cache.rotation)
         case Narrow(index=index, lengths=lengths):

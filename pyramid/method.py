@@ -44,6 +44,8 @@ class Evict(Keep):
 
     index: (rows, heads, kept) entries that stay, ascending, right-aligned; lengths: how many each row keeps.
     columns: as for `Keep`, given for all entries and evicted with them.
+    oldest: where the entries that stay are each row's so many oldest ones and its newest, this says so: one entry
+        that goes while decoding is then forgotten by moving these, and not by copying all.
     rejoin: how many of the oldest survivors are moved, by rotating their keys, to directly precede the
         others, so that distances inside the cache have no gap where entries went. 0 leaves every key at its
         true position.
@@ -51,6 +53,7 @@ class Evict(Keep):
 
     index: Tensor
     lengths: Lengths
+    oldest: int | None = None
     rejoin: int = 0
 
 

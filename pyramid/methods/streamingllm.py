@@ -43,7 +43,12 @@ class StreamingLLM(CappedMethod):
             return Keep()
         index = _sinks_and_recents(seen.lengths, keep, seen.entries, self.sinks, seen.device)
         heads = index[:, None].expand(-1, seen.store.keys.shape[1], -1)
-        return Evict(index=heads, lengths=keep, rejoin=self.sinks if self.positions == "cache" else 0)
+        return Evict(
+            index=heads,
+            lengths=keep,
+            oldest=self.sinks,
+            rejoin=self.sinks if self.positions == "cache" else 0,
+        )
 
 
 @lru_cache(maxsize=64)
