@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from pyramid import selection
 from pyramid.selection import Lengths, is_full, take, valid
 from pyramid.types import Held
 
@@ -114,8 +115,7 @@ class LayerStore:
 
     def drop_after(self, oldest: int) -> None:
         """Forget the entry that follows each row's `oldest` first ones, in place: only these are moved."""
-        starts = torch.tensor([self.entries - length for length in self.lengths], device=self._keys.device)
-        slots = (starts[:, None] + torch.arange(oldest, device=starts.device))[:, None]
+        slots = selection.oldest(self.lengths, self.entries, oldest, self._keys.device)[:, None]
         for tensor in (self.keys, self.values, *self.columns.values()):
             index = slots.expand(-1, tensor.shape[1], -1)
             index = index.view(*index.shape, *[1] * (tensor.dim() - 3)).expand(

@@ -26,6 +26,7 @@ from pyramid.cache import CompressedCache, Group, LayerStore, Phase
 from pyramid.method import Decision, Evict, Keep, Method, Narrow, Observation
 from pyramid.rotary import Rotation, rotation
 from pyramid.selection import Lengths, take_tokens, valid
+from pyramid.selection import oldest as oldest_entries
 
 CACHE_KEYWORD = "pyramid_cache"  # how a layer's hook hands the cache to the attention function
 KERNELS = ("sdpa", "eager", "flash_attention_2")
@@ -264,8 +265,7 @@ def _rejoin(store: LayerStore, seen: Observation, count: int, turn: Rotation | N
     """
     if turn is None:
         raise ValueError("this model has no rotary embedding: use method.positions=true")
-    starts = torch.tensor([store.entries - length for length in store.lengths], device=store.keys.device)
-    slots = (starts[:, None] + torch.arange(count, device=store.keys.device)).clamp(max=store.entries - 1)
+    slots = oldest_entries(store.lengths, store.entries, count, store.keys.device)
     index = slots[:, None, :, None].expand(-1, store.keys.shape[1], -1, store.keys.shape[3])
     first = store.keys.gather(2, index)
     if "rejoined" in store.fixed:

@@ -36,10 +36,11 @@ def window_attention(
     last = min(last, query.shape[2])
     logits = _logits(query[:, :, query.shape[2] - last :], key, scaling)
     entries = key.shape[2]
-    hidden = torch.ones(last, entries, dtype=torch.bool, device=key.device).triu(entries - last + 1)
+    if last > 1:
+        logits[..., entries - last :].masked_fill_(_future(last, key.device), -math.inf)
     if not is_full(lengths, entries):
-        hidden = hidden | ~valid(lengths, entries, key.device)[:, None, None, None, :]
-    weights = logits.masked_fill(hidden, -math.inf).softmax(-1)
+        logits.masked_fill_(~valid(lengths, entries, key.device)[:, None, None, None, :], -math.inf)
+    weights = logits.softmax(-1)
     if min(query_lengths) < last:
         weights = weights * valid(query_lengths, last, key.device)[:, None, None, :, None]
     return weights.nan_to_num()

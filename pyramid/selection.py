@@ -23,15 +23,25 @@ def is_full(lengths: Sequence[int], entries: int) -> bool:
 
 
 def valid(lengths: Sequence[int], entries: int, device: torch.device) -> Tensor:
-    """(rows, entries) bool: the entries that belong to their row."""
+    """(rows, entries) bool: the entries that belong to their row. Not to be changed: layers of one pass share it."""
+    return _valid(tuple(lengths), entries, device)
+
+
+@lru_cache(maxsize=64)
+def _valid(lengths: Lengths, entries: int, device: torch.device) -> Tensor:
     starts = torch.tensor([entries - length for length in lengths], device=device)
     return torch.arange(entries, device=device) >= starts[:, None]
 
 
 def age(lengths: Sequence[int], entries: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Distance of each entry from its row's ends.
+    """Distance of each entry from its row's ends. Not to be changed: layers of one pass share it.
 
     Returns: (entries,) 0 for the newest entry, and (rows, entries) 0 for the oldest, negative for padding."""
+    return _age(tuple(lengths), entries, device)
+
+
+@lru_cache(maxsize=64)
+def _age(lengths: Lengths, entries: int, device: torch.device) -> tuple[Tensor, Tensor]:
     slots = torch.arange(entries, device=device)
     starts = torch.tensor([entries - length for length in lengths], device=device)
     return entries - 1 - slots, slots - starts[:, None]
@@ -76,6 +86,13 @@ def all_but_worst(scores: Tensor, lengths: Sequence[int]) -> Tensor:
     worst = entries - 1 - scores.flip(-1).argmin(-1, keepdim=True)
     slots = torch.arange(entries - max(lengths) + 1, entries, device=scores.device)
     return slots - (slots <= worst).long()
+
+
+@lru_cache(maxsize=64)
+def oldest(lengths: Lengths, entries: int, count: int, device: torch.device) -> Tensor:
+    """(rows, count) indices of each row's oldest entries; where it has fewer, the newest again. Not to be changed."""
+    starts = torch.tensor([entries - length for length in lengths], device=device)
+    return (starts[:, None] + torch.arange(count, device=device)).clamp(max=entries - 1)
 
 
 def take(tensor: Tensor, index: Tensor) -> Tensor:
