@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
 
-from evaluation import tasks
+from evaluation import bench, launcher, table, tasks
 from evaluation.efficiency import Efficiency, Points
 from pyramid.types import Answer
-from tests.sweeps import command, save_tiny
+from tests.sweeps import ROOT, save_tiny
 
 GRID = {"lengths": [100, 50], "batches": [1, "largest"], "new_tokens": [8]}
 SIZES = (
@@ -108,50 +110,62 @@ def test_the_identity_holds_all_that_changes_a_measurement() -> None:
     assert tasks.build("efficiency", {"kind": "efficiency", **GRID}) == task()
 
 
+def jobs(*settings: str, methods: tuple[str, ...]) -> list[bench.Job]:
+    """The jobs that `run.py -m` would hand to the bench."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return launcher.jobs_of(
+            [compose("config", [*SIZES, *settings, f"method={name}"]) for name in methods]
+        )
+
+
 def test_a_sweep_measures_resumes_and_prints_its_own_tables(tmp_path: Path, tiny: Path) -> None:
-    """Two methods at one point, a process each; the same command again measures nothing."""
-    arguments = ("-m", *SIZES, f"model.id={tiny}", "budget=16", f"results_dir={tmp_path}/r")
-    done = command(*arguments, "method=fullkv,snapkv", cwd=tmp_path)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    outcome = json.loads(done.stdout.splitlines()[-1])
-    assert [cell["method"] for cell in outcome["cells"]] == ["fullkv", "snapkv"] and outcome["failed"] == []
-    assert "transformers generate()" in done.stdout and "Efficiency: memory" in done.stdout
-    assert "differs" not in done.stdout and done.stdout.count("exact  ") == 3
-    (file,) = (tmp_path / "r" / "runs").glob("*fullkv*/predictions.jsonl")
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [line["id"] for line in lines] == ["60+4x2"]
-    for line in lines:
-        found = line["measured"]
-        assert len(found["trials"]) == len(found["stock"]["trials"]) == 2 and found["agree"] == 1.0
-        assert line["new_tokens"] == 4 and line["bytes_after_prompt"] == found["bytes_after_prompt"]
-        assert found["kernel"] == "sdpa" and found["machine"]["versions"]["torch"]
+    """Two methods at one point, a process each; the same sweep again measures nothing."""
+    asked = jobs(f"model.id={tiny}", "budget=16", f"results_dir={tmp_path}", methods=("fullkv", "snapkv"))
+    done = bench.run(asked, progress=False)
+    assert done.exit_code == 0, done
+    out = io.StringIO()
+    table.print_table(done.runs, out)
+    assert "transformers generate()" in out.getvalue() and "Efficiency: memory" in out.getvalue()
+    assert "differs" not in out.getvalue() and out.getvalue().count("exact  ") == 3
+    cells = json.loads(table.json_line(done.runs))["cells"]
+    assert [cell["method"] for cell in cells] == ["fullkv", "snapkv"]
+    assert set(cells[0]["scores"]) == set(Efficiency.metrics)
+    (file,) = tmp_path.glob("runs/*fullkv*/predictions.jsonl")
+    (line,) = [json.loads(text) for text in file.read_text().splitlines()]
+    found = line["measured"]
+    assert line["id"] == "60+4x2" and line["new_tokens"] == 4
+    assert len(found["trials"]) == len(found["stock"]["trials"]) == 2 and found["agree"] == 1.0
+    assert line["bytes_after_prompt"] == found["bytes_after_prompt"] == found["theory"]["bytes_after_prompt"]
+    assert found["kernel"] == "sdpa" and found["machine"]["versions"]["torch"]
     before = file.stat().st_mtime_ns
-    again = command(*arguments, "method=fullkv,snapkv", cwd=tmp_path)
-    assert again.returncode == 0 and file.stat().st_mtime_ns == before
-    assert again.stdout == done.stdout
+    assert bench.run(asked, progress=False).exit_code == 0 and file.stat().st_mtime_ns == before
 
 
-def test_a_point_that_is_too_long_or_mistyped_is_bad_input(tmp_path: Path, tiny: Path) -> None:
-    """The tiny model was made for 512 positions. Nothing is loaded, nothing is left."""
-    for setting, sentence in (
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
         ("suite.lengths=[510]", "510 tokens and 4 new ones do not fit"),
         ("suite.batches=[0]", "holds 0"),
         ("suite.decode=graph", "H2O does: take decode=plain"),
-    ):
-        done = command(
-            *SIZES, setting, f"model.id={tiny}", "method=h2o", f"results_dir={tmp_path}", cwd=tmp_path
-        )
-        assert done.returncode == 2 and sentence in done.stderr and len(done.stderr.splitlines()) == 1
+        ("model.device_map=auto", "measures one device"),
+    ],
+)
+def test_a_point_that_cannot_be_is_bad_input(tmp_path: Path, tiny: Path, setting: str, sentence: str) -> None:
+    """The tiny model was made for 512 positions. Nothing is measured."""
+    settings = (f"model.id={tiny}", "budget=16", f"results_dir={tmp_path}", setting)
+    report = bench.run(jobs(*settings, methods=("h2o",)), progress=False)
+    assert report.exit_code == 2 and sentence in " ".join(report.refused)
+    assert not list(tmp_path.glob("runs/*/predictions.jsonl"))
 
 
 def test_a_method_that_refuses_a_point_fails_there_with_its_sentence(tmp_path: Path, tiny: Path) -> None:
     """A tenth of 60 tokens is below SnapKV's window of 8; of 100 it is not."""
-    sizes = [*SIZES, "suite.lengths=[60,100]", "suite.repeats=1"]
-    done = command(
-        *sizes, f"model.id={tiny}", "method=snapkv", "budget=0.1", f"results_dir={tmp_path}", cwd=tmp_path
-    )
-    assert done.returncode == 1
-    (file,) = (tmp_path / "runs").glob("*/predictions.jsonl")
+    settings = ("suite.lengths=[60,100]", "suite.repeats=1", "budget=0.1", f"results_dir={tmp_path}")
+    report = bench.run(jobs(*settings, f"model.id={tiny}", methods=("snapkv",)), progress=False)
+    assert report.exit_code == 1
+    (file,) = tmp_path.glob("runs/*/predictions.jsonl")
     errors = [json.loads(line)["error"] for line in file.read_text().splitlines()]
     assert errors[0] is None and "always kept (the window)" in errors[1]
-    assert "failed: SnapKV 10 % at 60+4x2: budget=0.1" in done.stdout
+    out = io.StringIO()
+    table.print_table(report.runs, out)
+    assert "failed: SnapKV 10 % at 60+4x2: budget=0.1" in out.getvalue()
