@@ -96,6 +96,12 @@ tables: setup  ## the papers' tables from results/runs, as Markdown, CSV and LaT
 figures: setup  ## the papers' figures from results/runs, as PNG and PDF
 	$(BIN)/python -m scripts.report figures
 
+.PHONY: committed
+committed: setup  ## the committed tables and figures again, from results/archive
+	@for file in results/archive/*.zip; do name=$$(basename $$file .zip); \
+		$(BIN)/python -m scripts.report tables runs=$$file out=results/tables/$$name || exit; \
+		$(BIN)/python -m scripts.report figures runs=$$file out=results/figures/$$name || exit; done
+
 .PHONY: report
 report: setup  ## one HTML page with everything: results/report.html
 	$(BIN)/python -m scripts.report page
