@@ -32,7 +32,7 @@ from evaluation.frame import BASELINE, Result, budget_place, budget_text
 from evaluation.palette import QUIET, look, place
 from evaluation.report import average
 from evaluation.summary import turns
-from evaluation.table_rows import LONGBENCH_COLUMNS, Row, family_title, rows, set_name, task_order
+from evaluation.table_rows import Row, column_name, family_title, rows, task_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +72,7 @@ def score_figure(results: Sequence[Result], against: str) -> Figure | None:
         for axes, task in zip(panels, tasks, strict=False):
             mine = [result for result in shown if result.task == task]
             _draw_points(axes, [_point(result, against) for result in mine], falling)
-            name, metric = LONGBENCH_COLUMNS.get(set_name(task), task), _metric(mine)
+            name, metric = column_name(task), _metric(mine)
             axes.set_title(name if name == metric else f"{name} ({metric})")
         if averaged:
             _draw_points(panels[-1], _average_points(rows(shown), tasks, against), falling)

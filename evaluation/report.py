@@ -26,6 +26,7 @@ from evaluation.table_rows import (
     Row,
     baseline,
     basis,
+    column_name,
     family_title,
     labelled,
     rows,
@@ -329,7 +330,7 @@ def _mean_where(row: Row, field: str, value: Any) -> float | None:
 def _task_head(results: Sequence[Result], task: str) -> str:
     """The column's name, with the metric under it: the same set is scored by several metrics in print."""
     metrics = sorted({result.metric for result in results if result.task == task and result.metric})
-    names = (LONGBENCH_COLUMNS.get(set_name(task), set_name(task)), "/".join(metrics))
+    names = (set_name(column_name(task)), "/".join(metrics))
     return "\n".join(dict.fromkeys(names))
 
 

@@ -33,6 +33,14 @@ LONGBENCH_COLUMNS = {
     "lcc": "Lcc",
     "repobench-p": "RB-P",
 }
+# the Chinese sets, in the same manner
+CHINESE_COLUMNS = {
+    "multifieldqa_zh": "MF-zh",
+    "dureader": "DuReader",
+    "vcsum": "VCSUM",
+    "lsht": "LSHT",
+    "passage_retrieval_zh": "PRz",
+}
 TITLES = {
     "longbench": "LongBench",
     "needle": "Needle in a haystack",
@@ -148,9 +156,14 @@ def named(values: Any, skip: str = "") -> str:
     return "none" if values is None else str(values)
 
 
+def column_name(task: str) -> str:
+    """The head of a task's column: short for LongBench's sets, else the task's own name."""
+    return (LONGBENCH_COLUMNS | CHINESE_COLUMNS).get(set_name(task), task)
+
+
 def task_order(results: Iterable[Result]) -> list[str]:
     """Tasks in the papers' order of columns; others after them, by name."""
-    known = list(LONGBENCH_COLUMNS)
+    known = [*LONGBENCH_COLUMNS, *CHINESE_COLUMNS]
     names = {result.task for result in results}
     return sorted(names, key=lambda n: (known.index(set_name(n)) if set_name(n) in known else len(known), n))
 

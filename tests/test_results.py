@@ -19,7 +19,9 @@ def test_committed_tables_are_what_their_runs_give(archive: Path, tmp_path: Path
     made, committed = _files(tmp_path), _files(RESULTS / "tables" / archive.stem)
     assert made.keys() == committed.keys() and made
     for name, content in made.items():
-        assert content == committed[name], f"results/tables/{archive.stem}/{name} is not what `make committed` gives"
+        assert content == committed[name], (
+            f"results/tables/{archive.stem}/{name} is not what `make committed` gives"
+        )
 
 
 def test_every_committed_table_and_figure_has_its_runs() -> None:
