@@ -14,11 +14,13 @@ from pathlib import Path
 
 from evaluation.results import Run
 
+PICTURES = (".png", ".pdf")
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # a zip's first date; dates of its own would make every copy another file
 
 
 def pack(runs: Sequence[Run], target: Path) -> None:
-    """Write the finished ones of `runs`, every file of their folders but locks, in the order of their keys.
+    """Write the finished ones of `runs`, in the order of their keys: every file of their folders but locks and pictures,
+    which can be drawn again.
 
     Errors: ValueError if none is finished."""
     finished = sorted((run for run in runs if run.summary is not None), key=lambda run: run.key)
@@ -29,7 +31,8 @@ def pack(runs: Sequence[Run], target: Path) -> None:
         for run in finished:
             for file in sorted(run.folder.rglob("*")):
                 inner = file.relative_to(run.folder)
-                if file.is_file() and not any(part.startswith(".") for part in inner.parts):
+                hidden = any(part.startswith(".") for part in inner.parts)
+                if file.is_file() and not hidden and file.suffix not in PICTURES:
                     entry = zipfile.ZipInfo(str(Path("runs") / run.key / inner), EARLIEST)
                     archive.writestr(entry, file.read_bytes(), zipfile.ZIP_LZMA)
 

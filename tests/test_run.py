@@ -86,7 +86,7 @@ def test_one_cell_then_a_sweep_from_another_folder(tmp_path, tiny):
 
 
 def test_a_signal_ends_with_130_and_a_line_that_says_how_to_go_on(tmp_path, tiny):
-    lengths = f"suite.tasks.needle.lengths={[*range(300, 500, 2)]}".replace(" ", "")
+    lengths = f"suite.tasks.needle.lengths={[*range(300, 500)]}".replace(" ", "")
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     arguments = ("method=snapkv", "budget=16", *settings(tiny, "r"), lengths, "batch_size=1")
     folders = [tmp_path / number.name for number in numbers]
@@ -94,16 +94,19 @@ def test_a_signal_ends_with_130_and_a_line_that_says_how_to_go_on(tmp_path, tiny
         folder.mkdir()
     processes = [start(*arguments, cwd=folder) for folder in folders]
     try:
-        for number, folder, process in zip(numbers, folders, processes, strict=True):
-            while process.poll() is None and not list(folder.glob("r/runs/*/predictions.jsonl")):
-                time.sleep(0.02)
-            process.send_signal(number)
+        waiting = list(zip(numbers, folders, processes, strict=True))
+        while waiting:
+            begun = [each for each in waiting if list(each[1].glob("r/runs/*/predictions.jsonl"))]
+            for number, _, process in begun:
+                process.send_signal(number)
+            waiting = [each for each in waiting if each not in begun and each[2].poll() is None]
+            time.sleep(0.02)
         for folder, process in zip(folders, processes, strict=True):
             out, err = process.communicate(timeout=60)
             assert (process.returncode, out) == (130, "")
             assert err.strip() == "interrupted: what is answered is kept; the same command goes on from there"
             (lines,) = (part for name, part in files_of(folder / "r").items() if name.endswith(".jsonl"))
-            assert 0 < len(lines) < 200
+            assert 0 < len(lines) < 400
     finally:
         for process in processes:
             process.kill()
