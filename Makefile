@@ -36,7 +36,7 @@ setup: .venv/.installed  ## make .venv and install everything into it; at once w
 	@:
 
 .venv/.installed: pyproject.toml constraints.txt
-	@echo "installing into .venv: one to three minutes, about 2 GB"
+	@echo "installing into .venv: one to three minutes, about 2.5 GB"
 	$(call install,.venv,dev,constraints.txt)
 
 .PHONY: demo
@@ -98,9 +98,9 @@ figures: setup  ## the papers' figures from results/runs, as PNG and PDF
 
 .PHONY: committed
 committed: setup  ## the committed tables and figures again, from results/archive
-	@for file in results/archive/*.zip; do name=$$(basename $$file .zip); \
-		$(BIN)/python -m scripts.report tables runs=$$file out=results/tables/$$name || exit; \
-		$(BIN)/python -m scripts.report figures runs=$$file out=results/figures/$$name || exit; done
+	@for kind in tables figures; do for file in results/archive/*.zip; do \
+		echo $$kind runs=$$file out=results/$$kind/$$(basename $$file .zip); done; done | \
+		OMP_NUM_THREADS=1 xargs -P $(WORKERS) -L 1 $(BIN)/python -m scripts.report
 
 .PHONY: report
 report: setup  ## one HTML page with everything: results/report.html
