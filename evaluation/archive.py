@@ -19,8 +19,8 @@ EARLIEST = (1980, 1, 1, 0, 0, 0)  # a zip's first date; dates of its own would m
 
 
 def pack(runs: Sequence[Run], target: Path) -> None:
-    """Write the finished ones of `runs`, in the order of their keys: every file of their folders but locks and pictures,
-    which can be drawn again.
+    """Write the finished ones of `runs`, in the order of their keys: every file of their folders but locks and
+    pictures, which can be drawn again.
 
     Errors: ValueError if none is finished."""
     finished = sorted((run for run in runs if run.summary is not None), key=lambda run: run.key)
