@@ -50,7 +50,7 @@ def start(*arguments: str, cwd: Path, environ: dict[str, str] | None = None) -> 
 def command(*arguments: str, cwd: Path, environ: dict[str, str] | None = None) -> Any:
     """The finished command: `returncode`, `stdout`, `stderr`."""
     with start(*arguments, cwd=cwd, environ=environ) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=400)
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 

@@ -102,7 +102,7 @@ def test_a_signal_ends_with_130_and_a_line_that_says_how_to_go_on(tmp_path, tiny
             waiting = [each for each in waiting if each not in begun and each[2].poll() is None]
             time.sleep(0.02)
         for folder, process in zip(folders, processes, strict=True):
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=200)
             assert (process.returncode, out) == (130, "")
             assert err.strip() == "interrupted: what is answered is kept; the same command goes on from there"
             (lines,) = (part for name, part in files_of(folder / "r").items() if name.endswith(".jsonl"))

@@ -35,7 +35,7 @@ pytestmark = [
 
 def shell(*arguments: str, **options: object) -> str:
     environ = ENVIRON | {"DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environ, **options)  # type: ignore[call-overload]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=400, env=environ, **options)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -58,7 +58,7 @@ def slurm(tmp_path_factory) -> Iterator[None]:
     if any(shutil.which(tool) is None for tool in ("slurmctld", "slurmd", "sbatch", "munged")):
         listed = subprocess.run(["apt-cache", "policy", PACKAGES[0]], capture_output=True, text=True).stdout
         if "Candidate: (none)" in listed or not listed:
-            subprocess.run(["apt-get", "update", "-qq"], timeout=120, check=False)
+            subprocess.run(["apt-get", "update", "-qq"], timeout=400, check=False)
         install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]
         if subprocess.run(install, capture_output=True, timeout=300).returncode:
             pytest.skip("apt-get cannot install Slurm's packages here")
@@ -142,7 +142,7 @@ def test_out_of_time_it_goes_back_into_the_queue_and_on_where_it_stopped(tmp_pat
         shell("scancel", "--signal=USR2", job)
         hurry(job)
         assert lines_in(tmp_path / "a") < 200
-        _, err = process.communicate(timeout=100)
+        _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
     assert files_of(tmp_path / "a") == expected
 

@@ -84,7 +84,7 @@ def torchrun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProc
         env=environ,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
 
 

@@ -42,7 +42,7 @@ def test_they_run_and_show_pictures(file: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("FUNNEL", raising=False)
     book = nbformat.read(file, as_version=4)
     folder = {"metadata": {"path": str(file.parent)}}
-    nbclient.NotebookClient(book, timeout=120, kernel_name="python3", resources=folder).execute()
+    nbclient.NotebookClient(book, timeout=400, kernel_name="python3", resources=folder).execute()
     outputs = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
     assert not [output for output in outputs if output.output_type in ("stream", "error")]
     assert [output for output in outputs if "image/png" in output.data]
