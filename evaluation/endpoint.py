@@ -13,9 +13,10 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from email.message import Message
+from itertools import islice
 from typing import Any
 
 from evaluation.judge import Item, Reply
@@ -87,12 +88,23 @@ class EndpointJudge:
                 ) from None
 
     def replies(self, items: Sequence[Item]) -> Iterator[tuple[Item, Reply]]:
+        """No more than `concurrency` are asked ahead of what was taken, so that stopping costs no more than those."""
         stopped = threading.Event()
+        waiting = iter(items)
         with ThreadPoolExecutor(self.concurrency) as pool:
-            jobs = {pool.submit(self._ask, item, stopped): item for item in items}
+            running: dict[Future[Reply], Item] = {}
+
+            def ask(number: int) -> None:
+                running.update(
+                    {pool.submit(self._ask, item, stopped): item for item in islice(waiting, number)}
+                )
+
             try:
-                for job in as_completed(jobs):
-                    yield jobs[job], job.result()
+                ask(self.concurrency)
+                while running:
+                    for job in wait(running, return_when=FIRST_COMPLETED).done:
+                        yield running.pop(job), job.result()
+                        ask(1)
             finally:
                 stopped.set()
                 pool.shutdown(wait=True, cancel_futures=True)
