@@ -80,8 +80,9 @@ class LayerStore:
         if self._start + start + new > self._keys.shape[2]:
             self._keys, self._values, self._start = _grown(self.keys, new), _grown(self.values, new), 0
         self.entries = start + new
-        self.keys[:, :, start:] = keys
-        self.values[:, :, start:] = values
+        place = slice(self._start + start, self._start + start + new)
+        self._keys[:, :, place] = keys
+        self._values[:, :, place] = values
         self.columns = {
             name: torch.cat([c, c.new_zeros(*c.shape[:2], new)], 2) for name, c in self.columns.items()
         }
@@ -309,7 +310,6 @@ class CompressedCache(Cache):
         self.groups = [Group(method) for method in methods]
         self.num_layers, self.heads = num_layers, heads
         self.width = 0  # columns of the attention mask so far, padding included
-        self.idle = 0  # rows of the next forward pass, after all others, that belong to no sequence
         self.phase = Phase.PROMPT  # of the forward pass under way
         self.next_phase: Phase | None = None  # of the next one, where it differs from what its shape suggests
         self.stream = Stream(())

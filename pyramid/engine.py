@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -174,26 +175,24 @@ def attend(
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     if cache.shared:
         store = LayerStore(key, value, arriving)
-        output, normalizer = _attention(kernel, module, query, store, scaling, cache, cache.groups)
-        seen = _observation(
-            cache, cache.groups[0], module.layer_idx, query, store, arriving, scaling, normalizer
+        found = _attention(kernel, module, query, store, scaling, cache, cache.groups)
+        _admit(
+            cache,
+            _observation(cache, cache.groups[0], module.layer_idx, query, store, arriving, scaling, found),
         )
-        _admit(cache, seen)
-        return output
+        return found.output
     outputs, start = [], 0
     for group in cache.groups:
         rows = slice(start, start + len(group.tokens))
         start = rows.stop
         store, mine = group.stores[module.layer_idx], arriving[rows]
         store.append(key[rows], value[rows], mine)
-        output, normalizer = _attention(kernel, module, query[rows], store, scaling, cache, [group])
-        outputs.append(output)
+        found = _attention(kernel, module, query[rows], store, scaling, cache, [group])
+        outputs.append(found.output)
         if group.acting:
-            seen = _observation(cache, group, module.layer_idx, query[rows], store, mine, scaling, normalizer)
+            seen = _observation(cache, group, module.layer_idx, query[rows], store, mine, scaling, found)
             decision = group.method.observe(seen)
             group.stores[module.layer_idx] = _carried_out(decision, seen, cache)
-    if cache.idle:
-        outputs.append(outputs[0].new_zeros(cache.idle, *outputs[0].shape[1:]))
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
 
@@ -205,7 +204,7 @@ def _observation(
     store: LayerStore,
     arriving: Lengths,
     scaling: float,
-    normalizer: Tensor | None,
+    found: _Attended,
 ) -> Observation:
     return Observation(
         layer=layer,
@@ -219,7 +218,8 @@ def _observation(
         bottom=group.bottom,
         budgets=group.budgets,
         scaling=scaling,
-        normalizer=normalizer,
+        normalizer=found.normalizer,
+        mass=found.mass,
     )
 
 
@@ -267,14 +267,31 @@ def _rejoin(store: LayerStore, seen: Observation, count: int, turn: Rotation | N
         raise ValueError("this model has no rotary embedding: use method.positions=true")
     slots = oldest_entries(store.lengths, store.entries, count, store.keys.device)
     index = slots[:, None, :, None].expand(-1, store.keys.shape[1], -1, store.keys.shape[3])
-    first = store.keys.gather(2, index)
-    if "rejoined" in store.fixed:
-        moved = torch.tensor([bool(size) for size in store.marks["bytes"]], device=first.device)
-        first = torch.where(moved[:, None, None, None], store.fixed["rejoined"], first)
+    moved = [bool(size) for size in store.marks.get("bytes", ())]
+    if moved and all(moved):
+        first = store.fixed["rejoined"]
+    else:
+        first = store.keys.gather(2, index)
+        if any(moved):
+            before = torch.tensor(moved, device=first.device)[:, None, None, None]
+            first = torch.where(before, store.fixed["rejoined"], first)
     gaps = [tokens - length for tokens, length in zip(seen.tokens, store.lengths, strict=True)]
     store.fixed["rejoined"] = first
     store.marks["bytes"] = tuple(first[0].numel() * first.element_size() if gap else 0 for gap in gaps)
     store.keys.scatter_(2, index, turn(first, gaps))
+
+
+@dataclass(frozen=True)
+class _Attended:
+    """What one layer's attention gives.
+
+    output: (rows, new, query heads, size). normalizer: (rows, query heads, new) log of the softmax denominators, and
+    mass: (rows, kv heads, entries) float32 attention that each entry received, both only where they come for nothing.
+    """
+
+    output: Tensor
+    normalizer: Tensor | None = None
+    mass: Tensor | None = None
 
 
 def _attention(
@@ -285,22 +302,20 @@ def _attention(
     scaling: float,
     cache: CompressedCache,
     groups: Sequence[Group],
-) -> tuple[Tensor, Tensor | None]:
-    """(rows, new, query heads, size) attention over a store, and where the kernel gives it the log of the
-    softmax denominators.
-    """
+) -> _Attended:
+    """Attention over a store, by the kernel asked for. Where a method on a CPU wants to know what each entry received,
+    `sdpa` is for one token the formula itself, and for more the kernel called directly."""
     new, entries, keys, values = query.shape[2], store.entries, store.keys, store.values
     mask = cache.attention_mask(store.lengths, entries, new, query.device)
+    needs_mass = any(group.acting and group.method.needs_mass for group in groups)
     if kernel == "flash_attention_2":
         from transformers.integrations.flash_attention import flash_attention_forward
 
         padding = None if mask is None else valid(store.lengths, entries, query.device).long()
-        return flash_attention_forward(module, query, keys, values, padding, scaling=scaling)[0], None
-    if (
-        kernel == "sdpa"
-        and query.device.type == "cpu"
-        and any(g.acting and g.method.needs_mass for g in groups)
-    ):
+        return _Attended(flash_attention_forward(module, query, keys, values, padding, scaling=scaling)[0])
+    if kernel == "sdpa" and query.device.type == "cpu" and needs_mass:
+        if new == 1:
+            return _attention_with_mass(query, keys, values, mask, scaling)
         return _attention_with_normalizer(query, keys, values, mask, scaling)
     function, kernel_mask = sdpa_attention_forward, mask
     if kernel == "eager":
@@ -310,12 +325,26 @@ def _attention(
         cache.heads == "query"
     ):  # kernels read off the module how many query heads share a stored one: here none
         module = SimpleNamespace(num_key_value_groups=1, is_causal=True, training=False)
-    return function(module, query, keys, values, kernel_mask, scaling=scaling, dropout=0.0)[0], None
+    return _Attended(function(module, query, keys, values, kernel_mask, scaling=scaling, dropout=0.0)[0])
+
+
+def _attention_with_mass(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float
+) -> _Attended:
+    """One token's attention, whose weights serve output and mass."""
+    rows, heads, _, size = query.shape
+    grouped = query.float().mul(scaling).view(rows, keys.shape[1], -1, size)
+    weights = torch.matmul(grouped, keys.float().transpose(2, 3))
+    if mask is not None:
+        weights.masked_fill_(~mask, -math.inf)
+    weights = weights.softmax(-1)
+    output = torch.matmul(weights.to(values.dtype), values).view(rows, 1, heads, size)
+    return _Attended(output, mass=weights.sum(2))
 
 
 def _attention_with_normalizer(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float
-) -> tuple[Tensor, Tensor]:
+) -> _Attended:
     """The CPU kernel that scaled_dot_product_attention itself would choose, called directly for its second
     output.
     """
@@ -323,7 +352,7 @@ def _attention_with_normalizer(
     output, normalizer = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, keys, values, 0.0, mask is None and query.shape[2] > 1, attn_mask=bias, scale=scaling
     )
-    return output.transpose(1, 2).contiguous(), normalizer
+    return _Attended(output.transpose(1, 2).contiguous(), normalizer)
 
 
 def _additive(

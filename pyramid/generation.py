@@ -23,7 +23,6 @@ from pyramid.method import Method
 from pyramid.row import Row, Turn
 from pyramid.types import Answer, Request, Tokenizer
 
-FILLED_ROWS = range(7, 16)  # on CPUs, so many single tokens go through a matrix slower than sixteen do
 SCORED_TOGETHER = 32  # tokens of a continuation in one forward pass, where no method acts between them
 
 
@@ -269,10 +268,7 @@ class _Batch:
         Args: tokens of each row; positions: of each row's first one; outputs: for how many of the last places logits
         are wanted. Returns (rows, at most outputs, vocabulary) float32.
         """
-        rows, new = len(tokens), max(map(len, tokens))
-        if new == 1 and rows in FILLED_ROWS and self.model.device.type == "cpu" and not self.cache.shared:
-            self.cache.idle = FILLED_ROWS.stop - rows
-            tokens, positions = (*tokens, *[(0,)] * self.cache.idle), (*positions, *[0] * self.cache.idle)
+        new = max(map(len, tokens))
         padding = [new - len(fresh) for fresh in tokens]
         ids = torch.tensor([[0] * pad + list(fresh) for pad, fresh in zip(padding, tokens, strict=True)])
         steps = torch.arange(new) - torch.tensor(padding)[:, None]
@@ -288,8 +284,7 @@ class _Batch:
             logits_to_keep=outputs,
             **{self.cache_argument: self.cache},
         )
-        self.cache.idle = 0
-        return output.logits[:rows, -outputs:].float()
+        return output.logits[:, -outputs:].float()
 
     def _chosen(self, logits: Tensor, rows: list[Row]) -> list[int]:
         """Each row's next token: the likeliest one, or one drawn by its temperature."""

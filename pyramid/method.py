@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
-import torch
 from torch import Tensor
 
 from pyramid import scoring, selection
@@ -97,13 +96,14 @@ class Observation:
         budgets: tuple[Budget, ...] | None = None,
         scaling: float,
         normalizer: Tensor | None = None,
+        mass: Tensor | None = None,
     ) -> None:
         self.layer, self.num_layers, self.phase = layer, num_layers, phase
         self.query, self.store, self.scaling = query, store, scaling
         self.query_lengths, self.tokens, self.prompt = query_lengths, tokens, prompt
         self.bottom, self.budgets = bottom, budgets
         self._normalizer = normalizer
-        self._memory: dict[Any, Any] = {}
+        self._memory: dict[Any, Any] = {} if mass is None else {"mass": mass}
 
     @property
     def lengths(self) -> Lengths:
@@ -315,7 +315,6 @@ def protect(scores: Tensor, seen: Observation, *, oldest: int = 0, newest: int |
 
     Args: scores: (rows, heads, entries); newest: for all rows or for each.
     """
-    from_newest, from_oldest = seen.age()
-    limits = torch.tensor([newest] if isinstance(newest, int) else list(newest), device=seen.device)[:, None]
-    sure = (from_newest < limits) | ((from_oldest >= 0) & (from_oldest < oldest))
+    limits = (newest,) * len(seen.lengths) if isinstance(newest, int) else tuple(newest)
+    sure = selection.ends(seen.lengths, seen.entries, oldest, limits, seen.device)
     return scores.masked_fill(sure[:, None, :], math.inf)

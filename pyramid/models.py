@@ -14,7 +14,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyramid.checkpoints import Checkpoint, find_checkpoint
-from pyramid.loading import RANDOM_SEED, make_greedy, model_tokenizer, pretrained_model, random_model
+from pyramid.loading import (
+    RANDOM_SEED,
+    make_greedy,
+    model_tokenizer,
+    pretrained_model,
+    random_model,
+    store_by_input,
+)
 from pyramid.silence import first_line
 from pyramid.support import model_class, refuse_unsupported
 from pyramid.tokenizer import ByteTokenizer
@@ -135,6 +142,7 @@ def load(spec: ModelSpec) -> LoadedModel:
         )
         tokenizer = model_tokenizer(folder, model, spec.chat_options or {})
     make_greedy(model, tokenizer)
+    store_by_input(model)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
         tokenizer=tokenizer,

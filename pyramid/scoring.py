@@ -9,7 +9,7 @@ head size d. New tokens are the last q of the k entries. Queries and entries are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,11 @@ from torch import Tensor
 
 from pyramid.selection import is_full, valid
 
-BLOCK_ELEMENTS = 1 << 20  # attention weights held at once while masses are summed
+BLOCK_ELEMENTS = (
+    1 << 20
+)  # attention weights held at once while masses are summed: on CPUs, as many as a cache takes
+DEVICE_BLOCK_ELEMENTS = 1 << 25  # the same elsewhere, where many small products would wait for each other
+BLOCK_QUERIES = 64
 
 
 def window_attention(
@@ -72,7 +76,7 @@ def attention_mass(
     if new == 1 and weights is None:
         one = window_attention(query, key, scaling, last=1, lengths=lengths, query_lengths=query_lengths)
         return one.sum((2, 3))
-    if rows > 1 and rows * query_heads * new * entries > BLOCK_ELEMENTS:
+    if rows > 1 and rows * query_heads * new * entries > _block_elements(key.device):
         alone = [
             attention_mass(
                 query[row, None, :, new - fresh :],
@@ -94,17 +98,40 @@ def attention_mass(
         shift = shift + weights.log()[:, None]
     if not is_full(query_lengths, new):
         shift = shift.masked_fill(~valid(query_lengths, new, key.device)[:, None], -math.inf)
-    extended_query = torch.cat([query.float() * scaling, shift[..., None]], -1).view(
-        rows, heads, -1, new, size + 1
-    )
+    grouped = torch.cat([query.float() * scaling, shift[..., None]], -1)
     extended_key = F.pad(key.float(), (0, 1), value=1.0).transpose(2, 3)
-    mass = torch.zeros(rows, heads, entries, device=key.device)
-    for start, stop, end in _blocks(rows * query_heads, new, entries):
-        block = extended_query[:, :, :, start:stop].reshape(rows, heads, -1, size + 1)
-        exponents = torch.matmul(block, extended_key[..., :end]).view(rows, heads, -1, stop - start, end)
-        exponents[..., end - (stop - start) :].masked_fill_(_future(stop - start, key.device), -math.inf)
-        mass[..., :end] += exponents.exp_().sum((2, 3))
+    mass = _summed(grouped.view(rows * heads, -1, new, size + 1), extended_key.flatten(0, 1))
+    mass = mass.view(rows, heads, entries)
     return mass if full else mass * valid(lengths, entries, key.device)[:, None]
+
+
+def _summed(query: Tensor, key: Tensor) -> Tensor:
+    """exp(query . key) summed over the queries that see the key, from blocks of queries and heads. All blocks share one
+    piece of memory: a fresh one for each would take half as long again.
+
+    Args: query: (heads, group, q, d); key: (heads, d, k). Returns: (heads, k)."""
+    heads, group, new, size = query.shape
+    entries, device = key.shape[2], key.device
+    elements = _block_elements(device)
+    step = max(1, min(new, elements // (group * entries), BLOCK_QUERIES))
+    together = max(1, min(heads, elements // (group * step * entries)))
+    buffer = torch.empty(together * group * step * entries, device=device)
+    mass = torch.zeros(heads, entries, device=device)
+    for some in (slice(first, min(first + together, heads)) for first in range(0, heads, together)):
+        for start in range(0, new, step):
+            stop = min(start + step, new)
+            end = entries - new + stop  # behind the last entry that any query of the block sees
+            block = query[some, :, start:stop].reshape(some.stop - some.start, -1, size)
+            weights = buffer[: block.shape[0] * block.shape[1] * end].view(*block.shape[:2], end)
+            torch.bmm(block, key[some, :, :end], out=weights)
+            newest = weights.view(-1, stop - start, end)[..., end - (stop - start) :]
+            newest.masked_fill_(_future(stop - start, device), -math.inf)
+            mass[some, :end] += weights.exp_().sum(1)
+    return mass
+
+
+def _block_elements(device: torch.device) -> int:
+    return BLOCK_ELEMENTS if device.type == "cpu" else DEVICE_BLOCK_ELEMENTS
 
 
 def _normalizer(query: Tensor, key: Tensor, scaling: float, lengths: Sequence[int]) -> Tensor:
@@ -115,21 +142,16 @@ def _normalizer(query: Tensor, key: Tensor, scaling: float, lengths: Sequence[in
         None if is_full(lengths, entries) else ~valid(lengths, entries, key.device)[:, None, None, None, :]
     )
     found = torch.empty(rows, query_heads, new, device=query.device)
-    for start, stop, end in _blocks(rows * query_heads, new, entries):
+    step = max(1, min(256, _block_elements(key.device) // (rows * query_heads * entries)))
+    for start in range(0, new, step):
+        stop = min(start + step, new)
+        end = entries - new + stop
         logits = _logits(query[:, :, start:stop], key[:, :, :end], scaling)
         logits[..., end - (stop - start) :].masked_fill_(_future(stop - start, key.device), -math.inf)
         if hidden is not None:
             logits.masked_fill_(hidden[..., :end], -math.inf)
         found[:, :, start:stop] = logits.logsumexp(-1).flatten(1, 2)
     return found.masked_fill_(found == -math.inf, math.inf)
-
-
-def _blocks(heads: int, new: int, entries: int) -> Iterator[tuple[int, int, int]]:
-    """First and last query of each block and the number of entries that its last query sees."""
-    step = max(1, min(256, BLOCK_ELEMENTS // (heads * entries)))
-    for start in range(0, new, step):
-        stop = min(start + step, new)
-        yield start, stop, entries - new + stop
 
 
 def _future(tokens: int, device: torch.device) -> Tensor:

@@ -89,6 +89,15 @@ def all_but_worst(scores: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+def ends(lengths: Lengths, entries: int, oldest: int, newest: Lengths, device: torch.device) -> Tensor:
+    """(rows, entries) bool: each row's `oldest` first entries and its own number of `newest` ones. Not to be changed:
+    layers of one pass share it."""
+    from_newest, from_oldest = age(lengths, entries, device)
+    limits = torch.tensor(newest, device=device)[:, None]
+    return (from_newest < limits) | ((from_oldest >= 0) & (from_oldest < oldest))
+
+
+@lru_cache(maxsize=64)
 def oldest(lengths: Lengths, entries: int, count: int, device: torch.device) -> Tensor:
     """(rows, count) indices of each row's oldest entries; where it has fewer, the newest again. Not to be changed."""
     starts = torch.tensor([entries - length for length in lengths], device=device)

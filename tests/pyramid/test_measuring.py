@@ -120,11 +120,6 @@ def test_every_answer_has_exactly_its_length_whatever_stop_tokens_the_model_has(
         model.generation_config.eos_token_id = before
 
 
-def test_steps_that_the_engine_fills_up_with_idle_rows_are_measured() -> None:
-    """On a CPU eight single tokens are read as sixteen, which is no split batch."""
-    assert session(batch=8).run()[ENGINE]["error"] is None
-
-
 def test_prompts_depend_on_seed_and_size_only() -> None:
     order = session().order
     assert prompts_of(order, 128) == prompts_of(session(build("snapkv", budget=16)).order, 128)

@@ -70,6 +70,27 @@ class TestLoading:
         assert not loaded.model.training
         assert loaded.max_length == 512
 
+    def test_linear_weights_lie_input_after_input_in_memory_and_are_the_same(
+        self, tiny: Path, loaded: LoadedModel
+    ) -> None:
+        """In float32 on a CPU, where that is the faster order for decoding. Shared weights stay shared."""
+        stock = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).state_dict()
+        for name, layer in loaded.model.named_modules():
+            if isinstance(layer, torch.nn.Linear):
+                assert layer.weight.t().is_contiguous(), name
+        for name, weight in loaded.model.state_dict().items():
+            assert torch.equal(weight, stock[name]), name
+        tied = {"model_type": "llama", **SMALL, **HEADS, "tie_word_embeddings": True}
+        spec = ModelSpec(
+            id="made/up",
+            weights="random",
+            device="cpu",
+            checkpoint={"id": "made/up", "architecture": tied},
+        )
+        model: Any = load(spec).model
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        assert model.lm_head.weight.t().is_contiguous()
+
     def test_the_checkpoints_sampling_defaults_do_not_leak(self, loaded: LoadedModel) -> None:
         prompt = loaded.tokenizer.encode("once upon", special=True)
         ids = list(prompt)

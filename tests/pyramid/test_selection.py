@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyramid.selection import all_but_worst, best, is_full, rank, take, take_tokens, valid
+from pyramid.selection import all_but_worst, best, ends, is_full, rank, take, take_tokens, valid
 
 
 @given(st.data())
@@ -49,6 +49,12 @@ def test_valid_marks_the_last_entries_of_each_row() -> None:
     assert valid((3, 1), 3, torch.device("cpu")).tolist() == [[True] * 3, [False, False, True]]
     assert is_full((3, 3), 3)
     assert not is_full((3, 1), 3)
+
+
+def test_ends_are_each_rows_oldest_and_newest_entries() -> None:
+    """Padding is neither; where both overlap an entry is marked once."""
+    marked = ends((5, 3, 2), 5, 1, (2, 0, 3), torch.device("cpu"))
+    assert marked.int().tolist() == [[1, 0, 0, 1, 1], [0, 0, 1, 0, 0], [0, 0, 1, 1, 1]]
 
 
 def test_take_gathers_entries_of_any_trailing_shape() -> None:
