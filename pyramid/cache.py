@@ -83,9 +83,7 @@ class LayerStore:
         place = slice(self._start + start, self._start + start + new)
         self._keys[:, :, place] = keys
         self._values[:, :, place] = values
-        self.columns = {
-            name: torch.cat([c, c.new_zeros(*c.shape[:2], new)], 2) for name, c in self.columns.items()
-        }
+        self.columns = {name: F.pad(column, (0, new)) for name, column in self.columns.items()}
         before = self.lengths
         self.lengths = tuple(a + b for a, b in zip(before, arriving, strict=True))
         if not is_full(arriving, new):
@@ -117,12 +115,12 @@ class LayerStore:
     def drop_after(self, oldest: int) -> None:
         """Forget the entry that follows each row's `oldest` first ones, in place: only these are moved."""
         slots = selection.oldest(self.lengths, self.entries, oldest, self._keys.device)[:, None]
+        behind = slots + 1
         for tensor in (self.keys, self.values, *self.columns.values()):
-            index = slots.expand(-1, tensor.shape[1], -1)
-            index = index.view(*index.shape, *[1] * (tensor.dim() - 3)).expand(
-                *index.shape, *tensor.shape[3:]
-            )
-            tensor.scatter_(2, index + 1, tensor.gather(2, index))
+            tail = tensor.shape[3:]
+            shape = (-1, tensor.shape[1], -1, *tail)
+            old, new = (index.view(*index.shape, *[1] * len(tail)).expand(shape) for index in (slots, behind))
+            tensor.scatter_(2, new, tensor.gather(2, old))
         self._start, self.entries = self._start + 1, self.entries - 1
         self.lengths = tuple(length - 1 for length in self.lengths)
         self.columns = {name: column[:, :, 1:] for name, column in self.columns.items()}

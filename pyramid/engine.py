@@ -8,12 +8,10 @@ in between.
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +24,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from pyramid.cache import CompressedCache, Group, LayerStore, Phase
 from pyramid.method import Decision, Evict, Keep, Method, Narrow, Observation
 from pyramid.rotary import Rotation, rotation
+from pyramid.scoring import attention_with_mass
 from pyramid.selection import Lengths, take_tokens, valid
 from pyramid.selection import oldest as oldest_entries
 
@@ -175,22 +174,24 @@ def attend(
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     if cache.shared:
         store = LayerStore(key, value, arriving)
-        found = _attention(kernel, module, query, store, scaling, cache, cache.groups)
+        output, mass = _attention(kernel, module, query, store, arriving, scaling, cache, cache.groups)
         _admit(
             cache,
-            _observation(cache, cache.groups[0], module.layer_idx, query, store, arriving, scaling, found),
+            _observation(cache, cache.groups[0], module.layer_idx, query, store, arriving, scaling, mass),
         )
-        return found.output
+        return output
+    sizes = [len(group.tokens) for group in cache.groups]
     outputs, start = [], 0
-    for group in cache.groups:
-        rows = slice(start, start + len(group.tokens))
-        start = rows.stop
-        store, mine = group.stores[module.layer_idx], arriving[rows]
-        store.append(key[rows], value[rows], mine)
-        found = _attention(kernel, module, query[rows], store, scaling, cache, [group])
-        outputs.append(found.output)
+    for group, own, fresh, content in zip(
+        cache.groups, query.split(sizes), key.split(sizes), value.split(sizes), strict=True
+    ):
+        store, mine = group.stores[module.layer_idx], arriving[start : start + len(group.tokens)]
+        start += len(mine)
+        store.append(fresh, content, mine)
+        output, mass = _attention(kernel, module, own, store, mine, scaling, cache, [group])
+        outputs.append(output)
         if group.acting:
-            seen = _observation(cache, group, module.layer_idx, query[rows], store, mine, scaling, found)
+            seen = _observation(cache, group, module.layer_idx, own, store, mine, scaling, mass)
             decision = group.method.observe(seen)
             group.stores[module.layer_idx] = _carried_out(decision, seen, cache)
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
@@ -204,7 +205,7 @@ def _observation(
     store: LayerStore,
     arriving: Lengths,
     scaling: float,
-    found: _Attended,
+    mass: Tensor | None,
 ) -> Observation:
     return Observation(
         layer=layer,
@@ -218,8 +219,7 @@ def _observation(
         bottom=group.bottom,
         budgets=group.budgets,
         scaling=scaling,
-        normalizer=found.normalizer,
-        mass=found.mass,
+        mass=mass,
     )
 
 
@@ -281,42 +281,31 @@ def _rejoin(store: LayerStore, seen: Observation, count: int, turn: Rotation | N
     store.keys.scatter_(2, index, turn(first, gaps))
 
 
-@dataclass(frozen=True)
-class _Attended:
-    """What one layer's attention gives.
-
-    output: (rows, new, query heads, size). normalizer: (rows, query heads, new) log of the softmax denominators, and
-    mass: (rows, kv heads, entries) float32 attention that each entry received, both only where they come for nothing.
-    """
-
-    output: Tensor
-    normalizer: Tensor | None = None
-    mass: Tensor | None = None
-
-
 def _attention(
     kernel: str,
     module: Any,
     query: Tensor,
     store: LayerStore,
+    arriving: Lengths,
     scaling: float,
     cache: CompressedCache,
     groups: Sequence[Group],
-) -> _Attended:
-    """Attention over a store, by the kernel asked for. Where a method on a CPU wants to know what each entry received,
-    `sdpa` is for one token the formula itself, and for more the kernel called directly."""
+) -> tuple[Tensor, Tensor | None]:
+    """(rows, new, query heads, size) attention over a store, by the kernel asked for; and where that is no detour, the
+    mass that a method wants: on CPUs both take little longer than torch's kernel takes for the first."""
     new, entries, keys, values = query.shape[2], store.entries, store.keys, store.values
-    mask = cache.attention_mask(store.lengths, entries, new, query.device)
     needs_mass = any(group.acting and group.method.needs_mass for group in groups)
+    if kernel == "sdpa" and query.device.type == "cpu" and needs_mass:
+        output, mass = attention_with_mass(
+            query, keys, values, scaling, lengths=store.lengths, query_lengths=arriving
+        )
+        return output.transpose(1, 2).contiguous(), mass
+    mask = cache.attention_mask(store.lengths, entries, new, query.device)
     if kernel == "flash_attention_2":
         from transformers.integrations.flash_attention import flash_attention_forward
 
         padding = None if mask is None else valid(store.lengths, entries, query.device).long()
-        return _Attended(flash_attention_forward(module, query, keys, values, padding, scaling=scaling)[0])
-    if kernel == "sdpa" and query.device.type == "cpu" and needs_mass:
-        if new == 1:
-            return _attention_with_mass(query, keys, values, mask, scaling)
-        return _attention_with_normalizer(query, keys, values, mask, scaling)
+        return flash_attention_forward(module, query, keys, values, padding, scaling=scaling)[0], None
     function, kernel_mask = sdpa_attention_forward, mask
     if kernel == "eager":
         function = sys.modules[type(module).__module__].eager_attention_forward
@@ -325,47 +314,14 @@ def _attention(
         cache.heads == "query"
     ):  # kernels read off the module how many query heads share a stored one: here none
         module = SimpleNamespace(num_key_value_groups=1, is_causal=True, training=False)
-    return _Attended(function(module, query, keys, values, kernel_mask, scaling=scaling, dropout=0.0)[0])
+    return function(module, query, keys, values, kernel_mask, scaling=scaling, dropout=0.0)[0], None
 
 
-def _attention_with_mass(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float
-) -> _Attended:
-    """One token's attention, whose weights serve output and mass."""
-    rows, heads, _, size = query.shape
-    grouped = query.float().mul(scaling).view(rows, keys.shape[1], -1, size)
-    weights = torch.matmul(grouped, keys.float().transpose(2, 3))
-    if mask is not None:
-        weights.masked_fill_(~mask, -math.inf)
-    weights = weights.softmax(-1)
-    output = torch.matmul(weights.to(values.dtype), values).view(rows, 1, heads, size)
-    return _Attended(output, mass=weights.sum(2))
-
-
-def _attention_with_normalizer(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float
-) -> _Attended:
-    """The CPU kernel that scaled_dot_product_attention itself would choose, called directly for its second
-    output.
-    """
-    bias = None if mask is None else _additive(mask, query.shape[2], keys.shape[2], query, -math.inf)
-    output, normalizer = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, keys, values, 0.0, mask is None and query.shape[2] > 1, attn_mask=bias, scale=scaling
-    )
-    return _Attended(output.transpose(1, 2).contiguous(), normalizer)
-
-
-def _additive(
-    mask: Tensor | None, new: int, entries: int, query: Tensor, hidden: float | None = None
-) -> Tensor:
-    """The mask as numbers to add to logits: 0 where a token sees, `hidden` (default: the type's least number)
-    where not.
-    """
+def _additive(mask: Tensor | None, new: int, entries: int, query: Tensor) -> Tensor:
+    """The mask as numbers to add to logits: 0 where a token sees, the type's least number where not."""
     if mask is None:
         mask = torch.ones(new, entries, dtype=torch.bool, device=query.device).tril(entries - new)[None, None]
-    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(
-        ~mask, torch.finfo(query.dtype).min if hidden is None else hidden
-    )
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
 
 
 def _synchronize(tensor: Tensor) -> None:

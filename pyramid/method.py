@@ -95,14 +95,12 @@ class Observation:
         bottom: Lengths,
         budgets: tuple[Budget, ...] | None = None,
         scaling: float,
-        normalizer: Tensor | None = None,
         mass: Tensor | None = None,
     ) -> None:
         self.layer, self.num_layers, self.phase = layer, num_layers, phase
         self.query, self.store, self.scaling = query, store, scaling
         self.query_lengths, self.tokens, self.prompt = query_lengths, tokens, prompt
         self.bottom, self.budgets = bottom, budgets
-        self._normalizer = normalizer
         self._memory: dict[Any, Any] = {} if mass is None else {"mass": mass}
 
     @property
@@ -146,7 +144,6 @@ class Observation:
             self.scaling,
             lengths=self.lengths,
             query_lengths=self.query_lengths,
-            normalizer=self._normalizer,
         )
         return self.once("mass", compute)
 
@@ -161,7 +158,6 @@ class Observation:
             self.scaling,
             lengths=self.lengths,
             query_lengths=tuple(min(length, window) for length in self.query_lengths),
-            normalizer=None if self._normalizer is None else self._normalizer[:, :, -window:],
             weights=weights,
         )
 
@@ -184,8 +180,8 @@ class Observation:
 class Method(ABC):
     """A way to compress. Stateless: whatever has to be remembered between steps lies in the store's columns.
 
-    phases: when `observe` is called. needs_mass: asks attention kernels for the softmax denominators that
-        `attention_mass` can use.
+    phases: when `observe` is called. needs_mass: `observe` asks for `attention_mass`, which then may be computed
+        together with the attention itself.
     own_prefill: changes the prompt's own computation, so that no other method can share its prefill.
     """
 

@@ -33,6 +33,7 @@ def rotation(decoder: nn.Module) -> Rotation | None:
 
     def rotate(keys: Tensor, distances: Sequence[int]) -> Tensor:
         exact = keys.float()
-        return apply(exact, exact, *angles(tuple(distances), keys.device))[1].to(keys.dtype)
+        none = exact[:, :0]  # what the model's function turns along, as it wants queries and keys
+        return apply(none, exact, *angles(tuple(distances), keys.device))[1].to(keys.dtype)
 
     return rotate

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyramid.selection import is_full, valid
+from pyramid.selection import is_full, padding, valid
 
 BLOCK_ELEMENTS = (
     1 << 20
@@ -43,11 +43,11 @@ def window_attention(
     if last > 1:
         logits[..., entries - last :].masked_fill_(_future(last, key.device), -math.inf)
     if not is_full(lengths, entries):
-        logits.masked_fill_(~valid(lengths, entries, key.device)[:, None, None, None, :], -math.inf)
+        logits.masked_fill_(padding(lengths, entries, key.device)[:, None, None, None, :], -math.inf)
     weights = logits.softmax(-1)
     if min(query_lengths) < last:
-        weights = weights * valid(query_lengths, last, key.device)[:, None, None, :, None]
-    return weights.nan_to_num()
+        weights = (weights * valid(query_lengths, last, key.device)[:, None, None, :, None]).nan_to_num()
+    return weights
 
 
 def attention_mass(
@@ -57,101 +57,115 @@ def attention_mass(
     *,
     lengths: Sequence[int],
     query_lengths: Sequence[int],
-    normalizer: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
     """The attention each entry receives, summed over all new tokens and the query heads of its group.
 
-    Works row by row through blocks of queries, so memory grows with k and never with q * k. An attention weight
-    is exp(scaling * q.k - normaliser), so one matrix product with one more column gives its exponent.
+    Works through blocks of queries, so memory grows with k and never with q * k.
     Args:
         query: (r, h * g, q, d); key: (r, h, k, d).
-        normalizer: (r, h * g, q) log of each query's softmax denominator, where the attention kernel gave it;
-            saves a pass.
         weights: (r, q) how much each query counts; 1 if not given.
     Returns: (r, h, k) float32, summing to q * g over the entries of a sequence of q new tokens.
     """
+    return _summed(query, key, None, scaling, lengths, query_lengths, weights)[0]
+
+
+def attention_with_mass(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float,
+    *,
+    lengths: Sequence[int],
+    query_lengths: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """The attention itself and `attention_mass`, from the same weights.
+
+    Args: as there; value: (r, h, k, d).
+    Returns: output (r, h * g, q, d), 0 for new tokens that a sequence does not have, and mass (r, h, k) float32."""
+    mass, output = _summed(query, key, value, scaling, lengths, query_lengths, None)
+    assert output is not None
+    return output, mass
+
+
+def _summed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    scaling: float,
+    lengths: Sequence[int],
+    query_lengths: Sequence[int],
+    weights: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Mass and, with values, output."""
     rows, query_heads, new, size = query.shape
     heads, entries = key.shape[1:3]
-    if new == 1 and weights is None:
-        one = window_attention(query, key, scaling, last=1, lengths=lengths, query_lengths=query_lengths)
-        return one.sum((2, 3))
-    if rows > 1 and rows * query_heads * new * entries > _block_elements(key.device):
-        alone = [
-            attention_mass(
-                query[row, None, :, new - fresh :],
-                key[row, None, :, entries - length :],
-                scaling,
-                lengths=(length,),
-                query_lengths=(fresh,),
-                normalizer=None if normalizer is None else normalizer[row, None, :, new - fresh :],
-                weights=None if weights is None else weights[row, None, new - fresh :],
-            )
-            for row, (length, fresh) in enumerate(zip(lengths, query_lengths, strict=True))
-        ]
-        return torch.cat([F.pad(mass, (entries - mass.shape[2], 0)) for mass in alone])
-    full = is_full(lengths, entries)
-    if normalizer is None:
-        normalizer = _normalizer(query, key, scaling, lengths)
-    shift = -normalizer
-    if weights is not None:
-        shift = shift + weights.log()[:, None]
-    if not is_full(query_lengths, new):
-        shift = shift.masked_fill(~valid(query_lengths, new, key.device)[:, None], -math.inf)
-    grouped = torch.cat([query.float() * scaling, shift[..., None]], -1)
-    extended_key = F.pad(key.float(), (0, 1), value=1.0).transpose(2, 3)
-    mass = _summed(grouped.view(rows * heads, -1, new, size + 1), extended_key.flatten(0, 1))
-    mass = mass.view(rows, heads, entries)
-    return mass if full else mass * valid(lengths, entries, key.device)[:, None]
+    if new == 1:
+        attention = window_attention(
+            query, key, scaling, last=1, lengths=lengths, query_lengths=query_lengths
+        ).flatten(2, 3)
+        mass = attention.sum(2) if weights is None else attention.sum(2) * weights[:, None]
+        if value is None:
+            return mass, None
+        return mass, torch.matmul(attention.to(value.dtype), value).view(rows, query_heads, 1, -1)
+    mass = torch.zeros(rows, heads, entries, device=key.device)
+    output = None if value is None else value.new_zeros(rows, query_heads, new, value.shape[3])
+    parts = [(slice(None), entries, new)]
+    if not (is_full(lengths, entries) and is_full(query_lengths, new)):
+        parts = [(slice(r, r + 1), *both) for r, both in enumerate(zip(lengths, query_lengths, strict=True))]
+    for some, length, fresh in parts:
+        if not fresh:
+            continue
+        found, mixed = _by_blocks(
+            query[some, :, new - fresh :].float().mul(scaling).reshape(-1, query_heads // heads, fresh, size),
+            key[some, :, entries - length :].float().flatten(0, 1),
+            None if value is None else value[some, :, entries - length :].float().flatten(0, 1),
+            None
+            if weights is None
+            else weights[some, None, new - fresh :].expand(-1, heads, -1).flatten(0, 1),
+        )
+        mass[some, :, entries - length :] = found.view(-1, heads, length)
+        if output is not None and mixed is not None:
+            output[some, :, new - fresh :] = mixed.view(-1, query_heads, fresh, mixed.shape[3])
+    return mass, output
 
 
-def _summed(query: Tensor, key: Tensor) -> Tensor:
-    """exp(query . key) summed over the queries that see the key, from blocks of queries and heads. All blocks share one
-    piece of memory: a fresh one for each would take half as long again.
+def _by_blocks(
+    query: Tensor, key: Tensor, value: Tensor | None, weights: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Mass and, with values, output, from blocks of queries and heads that each see all their entries. The blocks share
+    their memory: fresh memory for each takes half as long again.
 
-    Args: query: (heads, group, q, d); key: (heads, d, k). Returns: (heads, k)."""
+    Args: query: (heads, group, q, d), scaled; key, value: (heads, k, d); weights: (heads, q). Returns: (heads, k) and
+    (heads, group, q, d)."""
     heads, group, new, size = query.shape
-    entries, device = key.shape[2], key.device
-    elements = _block_elements(device)
+    entries, device = key.shape[1], key.device
+    elements = BLOCK_ELEMENTS if device.type == "cpu" else DEVICE_BLOCK_ELEMENTS
     step = max(1, min(new, elements // (group * entries), BLOCK_QUERIES))
     together = max(1, min(heads, elements // (group * step * entries)))
-    buffer = torch.empty(together * group * step * entries, device=device)
+    memory = torch.empty(2, together * group * step * entries, device=device)
+    hidden = _future(step, device)
     mass = torch.zeros(heads, entries, device=device)
+    output = None if value is None else value.new_empty(heads, group, new, value.shape[2])
+    turned = key.transpose(1, 2)
     for some in (slice(first, min(first + together, heads)) for first in range(0, heads, together)):
         for start in range(0, new, step):
             stop = min(start + step, new)
-            end = entries - new + stop  # behind the last entry that any query of the block sees
+            seen = entries - new + stop  # entries that the block's last query sees
             block = query[some, :, start:stop].reshape(some.stop - some.start, -1, size)
-            weights = buffer[: block.shape[0] * block.shape[1] * end].view(*block.shape[:2], end)
-            torch.bmm(block, key[some, :, :end], out=weights)
-            newest = weights.view(-1, stop - start, end)[..., end - (stop - start) :]
-            newest.masked_fill_(_future(stop - start, device), -math.inf)
-            mass[some, :end] += weights.exp_().sum(1)
-    return mass
-
-
-def _block_elements(device: torch.device) -> int:
-    return BLOCK_ELEMENTS if device.type == "cpu" else DEVICE_BLOCK_ELEMENTS
-
-
-def _normalizer(query: Tensor, key: Tensor, scaling: float, lengths: Sequence[int]) -> Tensor:
-    """(r, h * g, q) log of each query's softmax denominator; infinite for queries that see nothing."""
-    rows, query_heads, new, _ = query.shape
-    entries = key.shape[2]
-    hidden = (
-        None if is_full(lengths, entries) else ~valid(lengths, entries, key.device)[:, None, None, None, :]
-    )
-    found = torch.empty(rows, query_heads, new, device=query.device)
-    step = max(1, min(256, _block_elements(key.device) // (rows * query_heads * entries)))
-    for start in range(0, new, step):
-        stop = min(start + step, new)
-        end = entries - new + stop
-        logits = _logits(query[:, :, start:stop], key[:, :, :end], scaling)
-        logits[..., end - (stop - start) :].masked_fill_(_future(stop - start, key.device), -math.inf)
-        if hidden is not None:
-            logits.masked_fill_(hidden[..., :end], -math.inf)
-        found[:, :, start:stop] = logits.logsumexp(-1).flatten(1, 2)
-    return found.masked_fill_(found == -math.inf, math.inf)
+            shape = (*block.shape[:2], seen)
+            logits, attention = (part[: math.prod(shape)].view(shape) for part in memory)
+            torch.bmm(block, turned[some, :, :seen], out=logits)
+            newest = logits.view(-1, stop - start, seen)[..., seen - (stop - start) :]
+            newest.masked_fill_(hidden[: stop - start, : stop - start], -math.inf)
+            torch.softmax(logits, -1, out=attention)
+            if output is not None and value is not None:
+                mixed = torch.bmm(attention, value[some, :seen])
+                output[some, :, start:stop] = mixed.view(-1, group, stop - start, mixed.shape[2])
+            if weights is not None:
+                attention.view(-1, group, stop - start, seen).mul_(weights[some, None, start:stop, None])
+            mass[some, :seen] += attention.sum(1)
+    return mass, output
 
 
 def _future(tokens: int, device: torch.device) -> Tensor:

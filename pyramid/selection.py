@@ -33,6 +33,12 @@ def _valid(lengths: Lengths, entries: int, device: torch.device) -> Tensor:
     return torch.arange(entries, device=device) >= starts[:, None]
 
 
+@lru_cache(maxsize=64)
+def padding(lengths: Lengths, entries: int, device: torch.device) -> Tensor:
+    """(rows, entries) bool: the opposite of `valid`. Not to be changed: layers of one pass share it."""
+    return ~valid(lengths, entries, device)
+
+
 def age(lengths: Sequence[int], entries: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Distance of each entry from its row's ends. Not to be changed: layers of one pass share it.
 
@@ -84,8 +90,13 @@ def all_but_worst(scores: Tensor, lengths: Sequence[int]) -> Tensor:
         mask = valid(lengths, entries, scores.device).view(len(lengths), *[1] * (scores.dim() - 2), entries)
         scores = scores.masked_fill(~mask, math.inf)
     worst = entries - 1 - scores.flip(-1).argmin(-1, keepdim=True)
-    slots = torch.arange(entries - max(lengths) + 1, entries, device=scores.device)
+    slots = _slots(entries - max(lengths) + 1, entries, scores.device)
     return slots - (slots <= worst).long()
+
+
+@lru_cache(maxsize=64)
+def _slots(first: int, end: int, device: torch.device) -> Tensor:
+    return torch.arange(first, end, device=device)
 
 
 @lru_cache(maxsize=64)
@@ -121,7 +132,7 @@ def _take_whole(tensor: Tensor, index: Tensor) -> Tensor:
     rows, heads, entries, size = tensor.shape
     row, head, entry = (step // size for step in tensor.stride()[:3])
     pieces = row * (rows - 1) + head * (heads - 1) + entry * (entries - 1) + 1
-    places = index * entry + _starts(rows, heads, row, head, index.device)
+    places = (index if entry == 1 else index * entry) + _starts(rows, heads, row, head, index.device)
     whole = tensor.as_strided((pieces, size), (size, 1)).index_select(0, places.reshape(-1))
     return whole.view(rows, heads, -1, size)
 

@@ -45,7 +45,6 @@ class PyramidInfer(Method):
     """
 
     own_prefill: ClassVar[bool] = True
-    needs_mass: ClassVar[bool] = True
 
     budget: Budget | None = None
     preset: str | None = None

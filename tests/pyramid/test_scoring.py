@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyramid import scoring
-from pyramid.scoring import attention_mass, pool, window_attention
+from pyramid.scoring import attention_mass, attention_with_mass, pool, window_attention
 
 SCALING = 0.25
 
@@ -34,25 +34,34 @@ def full_matrix(query: torch.Tensor, key: torch.Tensor, padding: int = 0) -> tor
 
 @pytest.mark.parametrize("elements", [1, 6 * 50 * 7, 1 << 21])
 @pytest.mark.parametrize(("new", "entries"), [(50, 50), (7, 50), (1, 50)])
-def test_mass_is_the_column_sum_of_the_full_matrix(
+def test_mass_and_output_are_those_of_the_full_matrix(
     new: int, entries: int, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In any block size, with and without the kernel's normaliser; the sums of a head are its number of
-    queries.
-    """
+    """In any block size; the sums of a head are its number of queries."""
     monkeypatch.setattr(scoring, "BLOCK_ELEMENTS", elements)
     query, key = random_layer(new, entries)
-    expected = full_matrix(query, key).sum(1).view(2, 3, entries).sum(1)
-    keys = key[0].repeat_interleave(3, 0)
-    logits = (query[0] @ keys.transpose(1, 2) * SCALING).masked_fill(
-        torch.ones(new, entries).triu(entries - new + 1).bool(), -math.inf
-    )
-    for normalizer in (None, logits.logsumexp(-1)[None]):
-        mass = attention_mass(
-            query, key, SCALING, lengths=(entries,), query_lengths=(new,), normalizer=normalizer
-        )[0]
-        torch.testing.assert_close(mass.double(), expected, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(mass.sum(-1), torch.full((2,), new * 3.0), atol=1e-4, rtol=1e-5)
+    value = torch.randn(1, 2, entries, 5, generator=torch.Generator().manual_seed(1))
+    full = full_matrix(query, key)
+    expected = full.sum(1).view(2, 3, entries).sum(1)
+    lengths: Any = {"lengths": (entries,), "query_lengths": (new,)}
+    mass = attention_mass(query, key, SCALING, **lengths)[0]
+    torch.testing.assert_close(mass.double(), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mass.sum(-1), torch.full((2,), new * 3.0), atol=1e-4, rtol=1e-5)
+    output, same = attention_with_mass(query, key, value, SCALING, **lengths)
+    torch.testing.assert_close(same[0], mass)
+    mixed = full @ value[0].double().repeat_interleave(3, 0)
+    torch.testing.assert_close(output[0].double(), mixed, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("new", [20, 1])
+def test_mass_counts_each_query_by_its_weight(new: int) -> None:
+    query, key = random_layer(new, 30, rows=2)
+    weights = torch.rand(2, new, generator=torch.Generator().manual_seed(2))
+    mass = attention_mass(query, key, SCALING, lengths=(30, 30), query_lengths=(new, new), weights=weights)
+    for row in range(2):
+        full = full_matrix(query[row, None], key[row, None]) * weights[row].double()[:, None]
+        expected = full.sum(1).view(2, 3, 30).sum(1)
+        torch.testing.assert_close(mass[row].double(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_window_attention_is_the_last_rows_of_the_full_matrix() -> None:
@@ -71,6 +80,14 @@ def test_padding_changes_nothing() -> None:
     alone = attention_mass(query[1:, :, 5:], key[1:, :, 5:], SCALING, lengths=(15,), query_lengths=(15,))
     torch.testing.assert_close(mass[1, :, 5:], alone[0])
     assert not mass[1, :, :5].any()
+    value = torch.randn(2, 2, 20, 5, generator=torch.Generator().manual_seed(1))
+    output, same = attention_with_mass(query, key, value, SCALING, lengths=lengths, query_lengths=lengths)
+    torch.testing.assert_close(same, mass)
+    one, _ = attention_with_mass(
+        query[1:, :, 5:], key[1:, :, 5:], value[1:, :, 5:], SCALING, lengths=(15,), query_lengths=(15,)
+    )
+    torch.testing.assert_close(output[1, :, 5:], one[0])
+    assert not output[1, :, :5].any()
     last = window_attention(
         query[1:, :, 5:], key[1:, :, 5:], SCALING, last=16, lengths=(15,), query_lengths=(15,)
     )
@@ -99,14 +116,15 @@ class Largest(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_nothing_of_the_size_of_queries_times_entries_is_ever_held(given: bool) -> None:
-    """H2O's sums need no more than a block of weights, and what grows with the prompt's length alone."""
+@pytest.mark.parametrize("output", [True, False])
+def test_nothing_of_the_size_of_queries_times_entries_is_ever_held(output: bool) -> None:
+    """H2O needs no more than two blocks of weights, and what grows with the prompt's length alone."""
     for tokens in (1000, 2000):
         query, key = random_layer(tokens, tokens)
-        normalizer = torch.zeros(1, 6, tokens) if given else None
+        lengths: Any = {"lengths": (tokens,), "query_lengths": (tokens,)}
         with Largest() as largest:
-            attention_mass(
-                query, key, SCALING, lengths=(tokens,), query_lengths=(tokens,), normalizer=normalizer
-            )
-        assert largest.elements <= max(scoring.BLOCK_ELEMENTS, 6 * 17 * tokens), largest.elements
+            if output:
+                attention_with_mass(query, key, key, SCALING, **lengths)
+            else:
+                attention_mass(query, key, SCALING, **lengths)
+        assert largest.elements <= 2 * scoring.BLOCK_ELEMENTS, largest.elements
