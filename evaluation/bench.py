@@ -342,6 +342,7 @@ class _Bench:
             points,
             measurer,
             batch_size=1,
+            together=False,
             progress=self.progress,
             device="that of each point, in its record",
         )

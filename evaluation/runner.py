@@ -109,6 +109,7 @@ def run_cells(
     *,
     batch_size: int,
     max_batch_tokens: int | None = None,
+    together: bool = True,
     progress: Progress | None = None,
     device: str = "not stated",
 ) -> list[Run]:
@@ -117,7 +118,7 @@ def run_cells(
     Samples are answered longest prompt first, so that memory is tried at the start. A sample that fails is
     recorded with its error and stops nothing else. However this ends, every folder is closed.
     max_batch_tokens: as many tokens, padding included, have the prompts of a batch at most; a longer prompt is
-    read by itself.
+    read by itself. together: False asks for each cell's answers by themselves, and records them before the next one's.
     Errors: ValueError for user mistakes and a full disk; RunBusy if another process computes one of the
     cells; KeyboardInterrupt passes through, and leaves runs that go on where they stopped."""
     assert len({cell.spec.setting for cell in cells}) == 1, "cells in company share all but method and budget"
@@ -136,7 +137,7 @@ def run_cells(
             samples = choose(task.samples(prompter), limit=limit, ids=ids, seed=spec.seed)
             prompts = {part.id: prompter.render(part) for sample in samples for part in _parts(sample)}
             room = _Room(batch_size, math.inf if max_batch_tokens is None else max_batch_tokens)
-            work = _Work(task, samples, prompts, generator, spec.seed)
+            work = _Work(task, samples, prompts, generator, spec.seed, together)
             work.run(pending, room, progress or Progress(), environment(device))
         runs = {key: cell.folder.run for key, cell in unique.items()}
         return [runs[cell.spec.key] for cell in cells]
@@ -164,11 +165,13 @@ class _Work:
         prompts: Mapping[str, Prompt],
         generator: Generator,
         seed: int,
+        together: bool,
     ) -> None:
         self.task = task
         self.prompts = prompts
         self.generator = generator
         self.seed = seed
+        self.together = together
         self.order = sorted(samples, key=self._size, reverse=True)
 
     def run(
@@ -182,8 +185,9 @@ class _Work:
             work = [(batch, _lacking(cells, batch)) for batch in self._batches(room)]
             progress.samples(sum(len(batch) for batch, lacking in work if lacking))
             for batch, lacking in work:
+                for company in self._companies(lacking):
+                    self._answer(batch, company)
                 if lacking:
-                    self._answer(batch, lacking)
                     progress.advance(len(batch))
             for cell in cells:
                 records = [cell.folder.records[id] for id in order]
@@ -195,6 +199,10 @@ class _Work:
                 if cell.folder.run.summary is None:
                     cell.folder.abort(traceback.format_exc())
             raise
+
+    def _companies(self, cells: list[Cell]) -> list[list[Cell]]:
+        """The cells that are asked for in one call."""
+        return [[cell] for cell in cells] if not self.together else [cells] if cells else []
 
     def _shape(self, sample: Sample) -> tuple[int, int, bool]:
         """What is equal for all requests of one call."""

@@ -163,11 +163,12 @@ class LayerStore:
 
         def stack(tensors: list[Tensor], room: int = 0) -> Tensor:
             rows = sum(tensor.shape[0] for tensor in tensors)
-            stacked = tensors[0].new_zeros(rows, tensors[0].shape[1], entries + room, *tensors[0].shape[3:])
+            stacked = tensors[0].new_empty(rows, tensors[0].shape[1], entries + room, *tensors[0].shape[3:])
             start = 0
             for tensor in tensors:
-                stop = start + tensor.shape[0]
-                stacked[start:stop, :, entries - tensor.shape[2] : entries] = tensor
+                stop, padding = start + tensor.shape[0], entries - tensor.shape[2]
+                stacked[start:stop, :, :padding] = 0
+                stacked[start:stop, :, padding:entries] = tensor
                 start = stop
             return stacked
 

@@ -143,7 +143,8 @@ def _by_blocks(
     elements = BLOCK_ELEMENTS if device.type == "cpu" else DEVICE_BLOCK_ELEMENTS
     step = max(1, min(new, elements // (group * entries), BLOCK_QUERIES))
     together = max(1, min(heads, elements // (group * step * entries)))
-    memory = torch.empty(2, together * group * step * entries, device=device)
+    copies = 1 if device.type == "cpu" else 2  # a softmax onto itself is known to be right on CPUs
+    memory = torch.empty(copies, together * group * step * entries, device=device)
     hidden = _future(step, device)
     mass = torch.zeros(heads, entries, device=device)
     output = None if value is None else value.new_empty(heads, group, new, value.shape[2])
@@ -154,7 +155,7 @@ def _by_blocks(
             seen = entries - new + stop  # entries that the block's last query sees
             block = query[some, :, start:stop].reshape(some.stop - some.start, -1, size)
             shape = (*block.shape[:2], seen)
-            logits, attention = (part[: math.prod(shape)].view(shape) for part in memory)
+            logits, attention = (memory[part, : math.prod(shape)].view(shape) for part in (0, -1))
             torch.bmm(block, turned[some, :, :seen], out=logits)
             newest = logits.view(-1, stop - start, seen)[..., seen - (stop - start) :]
             newest.masked_fill_(hidden[: stop - start, : stop - start], -math.inf)

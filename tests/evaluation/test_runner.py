@@ -403,6 +403,17 @@ def test_batches_have_room_for_so_many_tokens(tmp_path, unbroken):
         run(tmp_path, Echo(), max_batch_tokens=0)
 
 
+def test_cells_that_are_not_answered_together_are_recorded_one_by_one(tmp_path, unbroken):
+    """A measurement of an hour is not lost because the next one is interrupted."""
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, Echo(before=at_call(2, press_control_c)), batch_size=1, together=False)
+    assert sorted(len(r.records) for r in load_runs(tmp_path)) == [0, 1]
+    generator = Echo()
+    run(tmp_path, generator, batch_size=1, together=False)
+    assert {len(methods) for _, methods in generator.calls} == {1}
+    assert files_of(tmp_path) == unbroken
+
+
 def test_cells_stopped_at_different_points_end_alike(tmp_path, unbroken):
     for keep, call in ((8, 2), (12, 5)):
         with pytest.raises(KeyboardInterrupt):
