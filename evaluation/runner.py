@@ -202,7 +202,9 @@ class _Work:
 
     def _companies(self, cells: list[Cell]) -> list[list[Cell]]:
         """The cells that are asked for in one call."""
-        return [[cell] for cell in cells] if not self.together else [cells] if cells else []
+        if self.together and cells:
+            return [cells]
+        return [[cell] for cell in cells]
 
     def _shape(self, sample: Sample) -> tuple[int, int, bool]:
         """What is equal for all requests of one call."""

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from pyramid.selection import is_full, padding, valid
 
-BLOCK_ELEMENTS = (
-    1 << 20
-)  # attention weights held at once while masses are summed: on CPUs, as many as a cache takes
+BLOCK_ELEMENTS = 1 << 20  # attention weights of a block: on CPUs, what a cache takes
 DEVICE_BLOCK_ELEMENTS = 1 << 25  # the same elsewhere, where many small products would wait for each other
-BLOCK_QUERIES = 64
+BLOCK_QUERIES = 64  # at most, of a block
 
 
 def window_attention(

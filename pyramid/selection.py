@@ -33,10 +33,14 @@ def _valid(lengths: Lengths, entries: int, device: torch.device) -> Tensor:
     return torch.arange(entries, device=device) >= starts[:, None]
 
 
-@lru_cache(maxsize=64)
-def padding(lengths: Lengths, entries: int, device: torch.device) -> Tensor:
+def padding(lengths: Sequence[int], entries: int, device: torch.device) -> Tensor:
     """(rows, entries) bool: the opposite of `valid`. Not to be changed: layers of one pass share it."""
-    return ~valid(lengths, entries, device)
+    return _padding(tuple(lengths), entries, device)
+
+
+@lru_cache(maxsize=64)
+def _padding(lengths: Lengths, entries: int, device: torch.device) -> Tensor:
+    return ~_valid(lengths, entries, device)
 
 
 def age(lengths: Sequence[int], entries: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -72,9 +72,9 @@ def test_window_attention_is_the_last_rows_of_the_full_matrix() -> None:
 
 
 def test_padding_changes_nothing() -> None:
-    """A row padded by 5 on the left scores as it would alone, and its padding scores zero."""
+    """A row padded by 5 on the left scores as it would alone, and its padding scores zero. Lengths may be a list."""
     query, key = random_layer(20, 20, rows=2)
-    lengths = (20, 15)
+    lengths = [20, 15]
     mass = attention_mass(query, key, SCALING, lengths=lengths, query_lengths=lengths)
     window = window_attention(query, key, SCALING, last=16, lengths=lengths, query_lengths=lengths)
     alone = attention_mass(query[1:, :, 5:], key[1:, :, 5:], SCALING, lengths=(15,), query_lengths=(15,))
