@@ -9,7 +9,6 @@ one, so positions stay true however little is stored.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from pyramid import selection
-from pyramid.selection import Lengths, is_full, take, valid
+from pyramid.selection import Lengths, is_full, padding, take, take_each, valid
 from pyramid.types import Held
 
 if TYPE_CHECKING:
@@ -64,12 +63,16 @@ class LayerStore:
         self.marks: dict[str, Lengths] = {}
 
     @property
+    def heads(self) -> int:
+        return self._keys.shape[1]
+
+    @property
     def keys(self) -> Tensor:
-        return self._keys[:, :, self._start : self._start + self.entries]
+        return self._keys.narrow(2, self._start, self.entries)
 
     @property
     def values(self) -> Tensor:
-        return self._values[:, :, self._start : self._start + self.entries]
+        return self._values.narrow(2, self._start, self.entries)
 
     def append(self, keys: Tensor, values: Tensor, arriving: Sequence[int]) -> None:
         """Add new entries at the end.
@@ -79,10 +82,9 @@ class LayerStore:
         start, new = self.entries, keys.shape[2]
         if self._start + start + new > self._keys.shape[2]:
             self._keys, self._values, self._start = _grown(self.keys, new), _grown(self.values, new), 0
+        self._keys.narrow(2, self._start + start, new).copy_(keys)
+        self._values.narrow(2, self._start + start, new).copy_(values)
         self.entries = start + new
-        place = slice(self._start + start, self._start + start + new)
-        self._keys[:, :, place] = keys
-        self._values[:, :, place] = values
         self.columns = {name: F.pad(column, (0, new)) for name, column in self.columns.items()}
         before = self.lengths
         self.lengths = tuple(a + b for a, b in zip(before, arriving, strict=True))
@@ -107,23 +109,33 @@ class LayerStore:
         Args: index: (rows, heads, kept), right-aligned; lengths: how many each row keeps; room: free entries behind
         them, so that as many can be appended without another copy."""
         columns = {name: take(column, index) for name, column in self.columns.items()}
-        roomy = F.pad(index, (0, room)) if room else index
-        store = self._with(take(self.keys, roomy), take(self.values, roomy), lengths, columns)
+        keys, values = take_each((self.keys, self.values), F.pad(index, (0, room)) if room else index)
+        store = self._with(keys, values, lengths, columns)
         store.entries = index.shape[2]
         return store
 
-    def drop_after(self, oldest: int) -> None:
-        """Forget the entry that follows each row's `oldest` first ones, in place: only these are moved."""
-        slots = selection.oldest(self.lengths, self.entries, oldest, self._keys.device)[:, None]
-        behind = slots + 1
-        for tensor in (self.keys, self.values, *self.columns.values()):
-            tail = tensor.shape[3:]
-            shape = (-1, tensor.shape[1], -1, *tail)
-            old, new = (index.view(*index.shape, *[1] * len(tail)).expand(shape) for index in (slots, behind))
-            tensor.scatter_(2, new, tensor.gather(2, old))
+    def drop_after(self, oldest: int, *, keys: bool = True) -> None:
+        """Forget the entry that follows each row's `oldest` first ones, in place: only these are moved.
+
+        keys: False leaves out theirs, which somebody else then has to write."""
+        columns = [column[..., None] for column in self.columns.values()]
+        for tensor in ([self.keys] if keys else []) + [self.values, *columns]:
+            matrix, places, step = self.oldest(tensor, oldest)
+            matrix.index_copy_(0, places + step, matrix.index_select(0, places))
         self._start, self.entries = self._start + 1, self.entries - 1
         self.lengths = tuple(length - 1 for length in self.lengths)
         self.columns = {name: column[:, :, 1:] for name, column in self.columns.items()}
+
+    def oldest(self, tensor: Tensor, count: int) -> tuple[Tensor, Tensor, int]:
+        """Where each row's `count` oldest entries are in a tensor of this store.
+
+        Args: tensor: (rows, heads, entries, size). Returns: a view (places, size) of it, which of these places they
+        are, (rows * heads * count,), and how far it is from a place to the next entry's."""
+        found = selection.pieces(tensor)
+        assert found is not None, "a store that is written to keeps an entry's numbers together"
+        matrix, steps = found
+        shape = (self.lengths, self.entries, count, self.heads, steps)
+        return matrix, selection.oldest_places(*shape, tensor.device), steps[2]
 
     def copy(self) -> LayerStore:
         """The same entries in tensors of their own."""
@@ -141,12 +153,10 @@ class LayerStore:
         self, columns: Mapping[str, Tensor], fixed: Mapping[str, Tensor], marks: Mapping[str, Lengths]
     ) -> LayerStore:
         """The same entries in the same tensors, with these things remembered on top of the others."""
-        store = copy.copy(self)
-        store.columns, store.fixed, store.marks = (
-            {**self.columns, **columns},
-            {**self.fixed, **fixed},
-            {**self.marks, **marks},
-        )
+        store = self._with(self._keys, self._values, self.lengths, {**self.columns, **columns})
+        store._start, store.entries = self._start, self.entries
+        store.fixed.update(fixed)
+        store.marks.update(marks)
         return store
 
     def drop_last(self) -> None:
@@ -208,7 +218,7 @@ class LayerStore:
         return self.lengths[row] * per_entry + (self.marks["bytes"][row] if "bytes" in self.marks else 0)
 
     def _gather(self, index: Tensor) -> None:
-        self._keys, self._values, self._start = take(self.keys, index), take(self.values, index), 0
+        (self._keys, self._values), self._start = take_each((self.keys, self.values), index), 0
         self.columns = {name: take(column, index) for name, column in self.columns.items()}
 
 
@@ -318,6 +328,7 @@ class CompressedCache(Cache):
         )
         self.rotation: Rotation | None = None
         self._masks: dict[Any, Tensor] = {}
+        self._paddings: dict[Any, Tensor] = {}
 
     @property
     def shared(self) -> bool:
@@ -371,6 +382,20 @@ class CompressedCache(Cache):
             self._masks[key] = mask.expand(len(lengths), 1, new, entries)
         return self._masks[key]
 
+    def hidden_padding(self, lengths: Lengths, entries: int, like: Tensor) -> Tensor:
+        """What hides padding from one new token, to add to its logits. As long as entries only arrive, one such tensor
+        with some room serves many steps.
+
+        Returns: (rows, 1, 1, entries) of `like`'s type, 0 or minus infinity."""
+        key = (tuple(entries - length for length in lengths), like.dtype, like.device)
+        found = self._paddings.get(key)
+        if found is None or found.shape[3] < entries:
+            wide = entries + SLACK
+            outside = padding([length + SLACK for length in lengths], wide, like.device)[:, None, None, :]
+            found = like.new_zeros(outside.shape).masked_fill_(outside, -math.inf)
+            self._paddings[key] = found
+        return found[..., :entries]
+
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Let all other rows go.
 
@@ -384,7 +409,7 @@ class CompressedCache(Cache):
                 groups.append(group)
             elif mine:
                 groups.append(group.select_rows(mine))
-        self.groups = groups
+        self.groups, self._paddings = groups, {}
 
     def merge(self) -> list[int]:
         """Put rows together that decode alike, so that a step visits fewer groups: rows of methods that only read, and

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import Cache
@@ -25,8 +26,7 @@ from pyramid.cache import CompressedCache, Group, LayerStore, Phase
 from pyramid.method import Decision, Evict, Keep, Method, Narrow, Observation
 from pyramid.rotary import Rotation, rotation
 from pyramid.scoring import attention_with_mass
-from pyramid.selection import Lengths, take_tokens, valid
-from pyramid.selection import oldest as oldest_entries
+from pyramid.selection import Lengths, is_full, take_tokens, valid
 
 CACHE_KEYWORD = "pyramid_cache"  # how a layer's hook hands the cache to the attention function
 KERNELS = ("sdpa", "eager", "flash_attention_2")
@@ -247,7 +247,7 @@ def _carried_out(decision: Decision, seen: Observation, cache: CompressedCache) 
             step = seen.phase is Phase.STEP
             gone = {held - kept for held, kept in zip(store.lengths, lengths, strict=True)}
             if step and oldest is not None and gone == {1}:
-                store.drop_after(oldest)
+                store.drop_after(oldest, keys=not (oldest == rejoin and _rejoined(store)))
             else:
                 store = store.kept(index, lengths, room=1 if step else 0)
             if rejoin:
@@ -265,20 +265,24 @@ def _rejoin(store: LayerStore, seen: Observation, count: int, turn: Rotation | N
     """
     if turn is None:
         raise ValueError("this model has no rotary embedding: use method.positions=true")
-    slots = oldest_entries(store.lengths, store.entries, count, store.keys.device)
-    index = slots[:, None, :, None].expand(-1, store.keys.shape[1], -1, store.keys.shape[3])
-    moved = [bool(size) for size in store.marks.get("bytes", ())]
-    if moved and all(moved):
+    keys, places, _ = store.oldest(store.keys, count)
+    if _rejoined(store):
         first = store.fixed["rejoined"]
     else:
-        first = store.keys.gather(2, index)
+        first = keys.index_select(0, places).view(len(store.lengths), store.heads, count, -1)
+        moved = [bool(size) for size in store.marks.get("bytes", ())]
         if any(moved):
             before = torch.tensor(moved, device=first.device)[:, None, None, None]
             first = torch.where(before, store.fixed["rejoined"], first)
     gaps = [tokens - length for tokens, length in zip(seen.tokens, store.lengths, strict=True)]
     store.fixed["rejoined"] = first
     store.marks["bytes"] = tuple(first[0].numel() * first.element_size() if gap else 0 for gap in gaps)
-    store.keys.scatter_(2, index, turn(first, gaps))
+    keys.index_copy_(0, places, turn(first, gaps).flatten(0, 2))
+
+
+def _rejoined(store: LayerStore) -> bool:
+    """Whether the first keys of all rows have been moved before."""
+    return all(store.marks.get("bytes", (0,)))
 
 
 def _attention(
@@ -300,6 +304,12 @@ def _attention(
             query, keys, values, scaling, lengths=store.lengths, query_lengths=arriving
         )
         return output.transpose(1, 2).contiguous(), mass
+    if kernel == "sdpa" and new == 1 and not is_full(store.lengths, entries):
+        rows, query_heads, _, size = query.shape
+        alike = query.view(rows, store.heads, -1, size)  # a stored head's queries all see the same
+        padding = cache.hidden_padding(store.lengths, entries, query)
+        output = F.scaled_dot_product_attention(alike, keys, values, attn_mask=padding, scale=scaling)
+        return output.view(rows, 1, query_heads, -1), None
     mask = cache.attention_mask(store.lengths, entries, new, query.device)
     if kernel == "flash_attention_2":
         from transformers.integrations.flash_attention import flash_attention_forward

@@ -25,15 +25,17 @@ def rotation(decoder: nn.Module) -> Rotation | None:
         return None
 
     @lru_cache(maxsize=8)  # the layers of one forward pass ask for the same distances
-    def angles(distances: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    def matrices(distances: tuple[int, ...], size: int, device: torch.device) -> Tensor:
+        """(rows, size, size): the model's function of a basis, so that one product turns any number of keys."""
         positions = torch.tensor(distances, device=device)[:, None]
         cos, sin = embedding(torch.empty(0, device=device), positions)
         scale = getattr(embedding, "attention_scaling", 1.0)
-        return cos / scale, sin / scale
+        basis = torch.eye(size, device=device).expand(len(distances), 1, size, size)
+        none = basis[:, :0]  # what the function turns along, as it wants queries and keys
+        return apply(none, basis, cos / scale, sin / scale)[1][:, 0]
 
     def rotate(keys: Tensor, distances: Sequence[int]) -> Tensor:
-        exact = keys.float()
-        none = exact[:, :0]  # what the model's function turns along, as it wants queries and keys
-        return apply(none, exact, *angles(tuple(distances), keys.device))[1].to(keys.dtype)
+        turning = matrices(tuple(distances), keys.shape[3], keys.device)
+        return torch.bmm(keys.float().flatten(1, 2), turning).view(keys.shape).to(keys.dtype)
 
     return rotate

@@ -41,7 +41,8 @@ def window_attention(
     if last > 1:
         logits[..., entries - last :].masked_fill_(_future(last, key.device), -math.inf)
     if not is_full(lengths, entries):
-        logits.masked_fill_(padding(lengths, entries, key.device)[:, None, None, None, :], -math.inf)
+        outside = padding(lengths, entries, key.device)
+        logits.masked_fill_(outside.view(len(lengths), 1, 1, 1, entries), -math.inf)
     weights = logits.softmax(-1)
     if min(query_lengths) < last:
         weights = (weights * valid(query_lengths, last, key.device)[:, None, None, :, None]).nan_to_num()
@@ -105,7 +106,8 @@ def _summed(
         mass = attention.sum(2) if weights is None else attention.sum(2) * weights[:, None]
         if value is None:
             return mass, None
-        return mass, torch.matmul(attention.to(value.dtype), value).view(rows, query_heads, 1, -1)
+        mixed = torch.bmm(attention.to(value.dtype).flatten(0, 1), value.flatten(0, 1))
+        return mass, mixed.view(rows, query_heads, 1, -1)
     mass = torch.zeros(rows, heads, entries, device=key.device)
     output = None if value is None else value.new_zeros(rows, query_heads, new, value.shape[3])
     parts = [(slice(None), entries, new)]
@@ -188,10 +190,5 @@ def _logits(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     """(r, h, g, q, k) scaled dot products in float32."""
     rows, query_heads, new, size = query.shape
     heads, entries = key.shape[1:3]
-    grouped = query.reshape(rows, heads, -1, size)
-    return (
-        torch.matmul(grouped, key.transpose(2, 3))
-        .float()
-        .mul_(scaling)
-        .view(rows, heads, query_heads // heads, new, entries)
-    )
+    logits = torch.bmm(query.reshape(rows * heads, -1, size), key.flatten(0, 1).transpose(1, 2))
+    return logits.float().mul_(scaling).view(rows, heads, query_heads // heads, new, entries)

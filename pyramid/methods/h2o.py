@@ -43,7 +43,7 @@ class H2O(CappedMethod):
         return (self.recent, "the recent tokens") if isinstance(self.recent, int) else (1, "the newest token")
 
     def score(self, seen: Observation) -> Tensor:
-        newest = [max(1, self._recent(kept)) for kept in self.keep(seen)]
+        newest = tuple(max(1, self._recent(kept)) for kept in self.keep(seen))
         return protect(self._mass(seen), seen, newest=newest)
 
     def observe(self, seen: Observation) -> Decision:

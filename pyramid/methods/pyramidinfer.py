@@ -173,7 +173,7 @@ class PyramidInfer(Method):
         covered = attention.shape[2] - min(held - kept for held, kept in zip(seen.lengths, keep, strict=True))
         everything = F.pad(attention, (seen.entries - attention.shape[2], 0))
         thinned = everything.gather(2, index[:, None].expand(-1, attention.shape[1], -1))[:, :, -covered:]
-        heads = index[:, None].expand(-1, store.keys.shape[1], -1)
+        heads = index[:, None].expand(-1, store.heads, -1)
         return Evict(index=heads, lengths=keep, fixed={"attention": thinned}, marks=marks)
 
     def _attention_so_far(self, seen: Observation, queries: int) -> Tensor:

@@ -33,7 +33,7 @@ class Random(EvictingMethod):
         return protect(seen.once(("random", self.seed), lambda: self._draw(seen)), seen, newest=self.window)
 
     def _draw(self, seen: Observation) -> Tensor:
-        scores = torch.zeros(len(seen.lengths), seen.store.keys.shape[1], seen.entries)
+        scores = torch.zeros(len(seen.lengths), seen.store.heads, seen.entries)
         for row, length in enumerate(seen.lengths):
             generator = torch.Generator().manual_seed(self.seed * 100_003 + seen.layer)
             scores[row, :, seen.entries - length :] = torch.rand(

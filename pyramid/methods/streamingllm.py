@@ -42,7 +42,7 @@ class StreamingLLM(CappedMethod):
         if keep == seen.lengths:
             return Keep()
         index = _sinks_and_recents(seen.lengths, keep, seen.entries, self.sinks, seen.device)
-        heads = index[:, None].expand(-1, seen.store.keys.shape[1], -1)
+        heads = index[:, None].expand(-1, seen.store.heads, -1)
         return Evict(
             index=heads,
             lengths=keep,
