@@ -250,16 +250,29 @@ class EvictingMethod(Method):
         """Entries each row may hold in this layer."""
         budgets = seen.budgets or (self.budget,) * len(seen.lengths)
         rows = zip(budgets, seen.prompt, seen.lengths, strict=True)
-        return tuple(min(self._allowed(seen, budget, prompt), held) for budget, prompt, held in rows)
-
-    def _allowed(self, seen: Observation, share: Budget, prompt: int) -> int:
-        budget, (protected, _) = budget_tokens(share, prompt), self.protected
-        if prompt <= max(budget, protected):
-            return max(budget, prompt)
-        layers = self.policy.allocate(
-            budget=budget, window=protected, num_layers=seen.num_layers, length=prompt
+        return tuple(
+            min(self._allowed(budget, prompt, seen.num_layers)[seen.layer], held)
+            for budget, prompt, held in rows
         )
-        return layers[seen.layer]
+
+    @cached_property
+    def _known(self) -> dict[Any, tuple[int, ...]]:
+        """What `_allowed` has found: every layer of every step asks for the same."""
+        return {}
+
+    def _allowed(self, share: Budget, prompt: int, num_layers: int) -> tuple[int, ...]:
+        """Entries a row of this budget and prompt may hold in each layer."""
+        key = (type(share), share, prompt, num_layers)  # 1 is one token, 1.0 the whole prompt
+        if key not in self._known:
+            budget, (protected, _) = budget_tokens(share, prompt), self.protected
+            self._known[key] = (
+                (max(budget, prompt),) * num_layers
+                if prompt <= max(budget, protected)
+                else self.policy.allocate(
+                    budget=budget, window=protected, num_layers=num_layers, length=prompt
+                )
+            )
+        return self._known[key]
 
     def check(self, *, length: int, num_layers: int) -> None:
         budget, (protected, what) = budget_tokens(self.budget, length), self.protected

@@ -95,14 +95,14 @@ def all_but_worst(scores: Tensor, lengths: Sequence[int]) -> Tensor:
         outside = padding(lengths, entries, scores.device)
         scores = scores.masked_fill(outside.view(len(lengths), *[1] * (scores.dim() - 2), entries), math.inf)
     worst_from_newest = scores.flip(-1).argmin(-1, keepdim=True)
-    slots, from_newest = _slots(entries - max(lengths) + 1, entries, scores.device)
-    return torch.where(from_newest < worst_from_newest, slots, slots - 1)
+    slots, before, from_newest = _slots(entries - max(lengths) + 1, entries, scores.device)
+    return torch.where(from_newest < worst_from_newest, slots, before)
 
 
 @lru_cache(maxsize=64)
-def _slots(first: int, end: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _slots(first: int, end: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     slots = torch.arange(first, end, device=device)
-    return slots, end - 1 - slots
+    return slots, slots - 1, end - 1 - slots
 
 
 @lru_cache(maxsize=64)
