@@ -97,7 +97,7 @@ def _summed(
     weights: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Mass and, with values, output."""
-    rows, query_heads, new, size = query.shape
+    rows, query_heads, new, _ = query.shape
     heads, entries = key.shape[1:3]
     if new == 1:
         attention = window_attention(
@@ -109,15 +109,19 @@ def _summed(
         mixed = torch.bmm(attention.to(value.dtype).flatten(0, 1), value.flatten(0, 1))
         return mass, mixed.view(rows, query_heads, 1, -1)
     mass = torch.zeros(rows, heads, entries, device=key.device)
-    output = None if value is None else value.new_zeros(rows, query_heads, new, value.shape[3])
-    parts = [(slice(None), entries, new)]
+    parts, create = [(slice(None), entries, new)], torch.empty
     if not (is_full(lengths, entries) and is_full(query_lengths, new)):
         parts = [(slice(r, r + 1), *both) for r, both in enumerate(zip(lengths, query_lengths, strict=True))]
+        create = torch.zeros
+    output = None
+    if value is not None:
+        output = create(rows, new, query_heads, value.shape[3], dtype=value.dtype, device=value.device)
     for some, length, fresh in parts:
         if not fresh:
             continue
+        scaled = query[some, :, new - fresh :].float().mul(scaling)
         found, mixed = _by_blocks(
-            query[some, :, new - fresh :].float().mul(scaling).reshape(-1, query_heads // heads, fresh, size),
+            scaled.unflatten(1, (heads, -1)).transpose(2, 3).flatten(0, 1),
             key[some, :, entries - length :].float().flatten(0, 1),
             None if value is None else value[some, :, entries - length :].float().flatten(0, 1),
             None
@@ -126,8 +130,9 @@ def _summed(
         )
         mass[some, :, entries - length :] = found.view(-1, heads, length)
         if output is not None and mixed is not None:
-            output[some, :, new - fresh :] = mixed.view(-1, query_heads, fresh, mixed.shape[3])
-    return mass, output
+            own = output[some, new - fresh :].unflatten(2, (heads, -1))
+            own.copy_(mixed.unflatten(0, (-1, heads)).transpose(1, 2))
+    return mass, None if output is None else output.transpose(1, 2)
 
 
 def _by_blocks(
@@ -136,37 +141,36 @@ def _by_blocks(
     """Mass and, with values, output, from blocks of queries and heads that each see all their entries. The blocks share
     their memory: fresh memory for each takes half as long again.
 
-    Args: query: (heads, group, q, d), scaled; key, value: (heads, k, d); weights: (heads, q). Returns: (heads, k) and
-    (heads, group, q, d)."""
-    heads, group, new, size = query.shape
+    Args: query: (heads, q, group, d), scaled; key, value: (heads, k, d); weights: (heads, q). Returns: (heads, k) and
+    (heads, q, group, d)."""
+    heads, new, group, _ = query.shape
     entries, device = key.shape[1], key.device
     elements = BLOCK_ELEMENTS if device.type == "cpu" else DEVICE_BLOCK_ELEMENTS
     step = max(1, min(new, elements // (group * entries), BLOCK_QUERIES))
     together = max(1, min(heads, elements // (group * step * entries)))
     copies = 1 if device.type == "cpu" else 2  # a softmax onto itself is known to be right on CPUs
     memory = torch.empty(copies, together * group * step * entries, device=device)
-    hidden = _future(step, device)
+    hidden = torch.zeros(step, 1, step, device=device).masked_fill_(_future(step, device)[:, None], -math.inf)
+    hidden = hidden.expand(step, group, step).flatten(0, 1)
     mass = torch.zeros(heads, entries, device=device)
-    output = None if value is None else value.new_empty(heads, group, new, value.shape[2])
-    turned = key.transpose(1, 2)
+    output = None if value is None else value.new_empty(heads, new * group, value.shape[2])
+    rows, turned = query.flatten(1, 2), key.transpose(1, 2)
     for some in (slice(first, min(first + together, heads)) for first in range(0, heads, together)):
         for start in range(0, new, step):
             stop = min(start + step, new)
-            seen = entries - new + stop  # entries that the block's last query sees
-            block = query[some, :, start:stop].reshape(some.stop - some.start, -1, size)
+            seen, place = entries - new + stop, slice(start * group, stop * group)  # `seen` by the last query
+            block = rows[some, place]
             shape = (*block.shape[:2], seen)
             logits, attention = (memory[part, : math.prod(shape)].view(shape) for part in (0, -1))
             torch.bmm(block, turned[some, :, :seen], out=logits)
-            newest = logits.view(-1, stop - start, seen)[..., seen - (stop - start) :]
-            newest.masked_fill_(hidden[: stop - start, : stop - start], -math.inf)
+            logits[:, :, seen - (stop - start) :].add_(hidden[: shape[1], : stop - start])
             torch.softmax(logits, -1, out=attention)
             if output is not None and value is not None:
-                mixed = torch.bmm(attention, value[some, :seen])
-                output[some, :, start:stop] = mixed.view(-1, group, stop - start, mixed.shape[2])
+                torch.bmm(attention, value[some, :seen], out=output[some, place])
             if weights is not None:
-                attention.view(-1, group, stop - start, seen).mul_(weights[some, None, start:stop, None])
-            mass[some, :seen] += attention.sum(1)
-    return mass, output
+                attention.view(-1, stop - start, group, seen).mul_(weights[some, start:stop, None, None])
+            mass[some, :seen].add_(attention.sum(1))
+    return mass, None if output is None else output.view(heads, new, group, -1)
 
 
 def _future(tokens: int, device: torch.device) -> Tensor:
