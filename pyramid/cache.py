@@ -260,11 +260,14 @@ class Group:
 
     @staticmethod
     def joined(method: Method, groups: Sequence[Group]) -> Group:
-        """A new group of `method` with the rows of all."""
-        layers = zip(*(group.stores for group in groups), strict=True)
+        """A new group of `method` with the rows of all, which give their stores up for it: no more than one layer lies
+        there twice."""
+        stores = []
+        for _ in range(len(groups[0].stores)):
+            stores.append(LayerStore.stacked([group.stores.pop(0) for group in groups]))
         return Group(
             method,
-            [LayerStore.stacked(layer) for layer in layers],
+            stores,
             tuple(tokens for group in groups for tokens in group.tokens),
             tuple(prompt for group in groups for prompt in group.prompt),
         )
