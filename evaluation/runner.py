@@ -55,25 +55,33 @@ class Cell:
         return self.folder.spec
 
 
+_received: list[str] = []  # signals that asked this process to end
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it, SIGTERM and SIGUSR1 raise `Interrupted`, as Ctrl-C raises KeyboardInterrupt.
+    """Within it, SIGTERM, SIGUSR1 and Ctrl-C raise `Interrupted`: at once, or at the latest before the next batch.
 
-    Schedulers send these before a time limit or a preemption. Outside the main thread it does nothing.
-    """
+    Schedulers send these before a time limit or a preemption. Python drops an exception that rises while an object
+    is being destroyed or a callback runs; the next batch therefore asks again. A signal that is ignored stays
+    ignored. Outside the main thread it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, _: object) -> None:
-        raise Interrupted(signal.Signals(number).name)
+        _received.append(signal.Signals(number).name)
+        raise Interrupted(_received[-1])
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _received.clear()
 
 
 def choose(
@@ -185,6 +193,8 @@ class _Work:
             work = [(batch, _lacking(cells, batch)) for batch in self._batches(room)]
             progress.samples(sum(len(batch) for batch, lacking in work if lacking))
             for batch, lacking in work:
+                if _received:
+                    raise Interrupted(_received[-1])
                 for company in self._companies(lacking):
                     self._answer(batch, company)
                 if lacking:

@@ -188,7 +188,7 @@ def test_pauses_grow_and_the_endpoints_own_is_kept(server: Any) -> None:
 
 
 def test_one_items_failure_concerns_no_other_and_several_are_asked_at_once(server: Any) -> None:
-    together = threading.Barrier(3, timeout=5)
+    together = threading.Barrier(3, timeout=60)
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
         together.wait()  # passes only when three requests are under way
@@ -196,7 +196,7 @@ def test_one_items_failure_concerns_no_other_and_several_are_asked_at_once(serve
         handler.send(400, {"error": "bad"}) if "2" in asked else handler.send(200, completion(asked))
 
     server.answers = [answer]
-    judge = judge_at(server, concurrency=3, timeout=10)
+    judge = judge_at(server, concurrency=3, timeout=60)
     replies = {each.id: reply for each, reply in judge.replies([item(1), item(2), item(3)])}
     assert {id: reply.text for id, reply in replies.items()} == {
         "1/1": "Grade 1.",

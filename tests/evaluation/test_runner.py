@@ -370,8 +370,11 @@ def test_control_c_leaves_finished_lines_and_a_run_that_goes_on(tmp_path, unbrok
     assert files_of(tmp_path) == unbroken
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_scheduler_signal_interrupts_and_the_old_handler_returns(tmp_path, unbroken, number):
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_interrupts_and_the_old_handler_returns(tmp_path, unbroken, number):
     before = signal.getsignal(number)
     generator = Echo(before=at_call(3, lambda: os.kill(os.getpid(), number)))
     with pytest.raises(Interrupted, match=number.name), interruptible():
@@ -380,6 +383,37 @@ def test_a_scheduler_signal_interrupts_and_the_old_handler_returns(tmp_path, unb
     assert {(r.status, len(r.records)) for r in load_runs(tmp_path)} == {("interrupted", 6)}
     run(tmp_path, Echo())
     assert files_of(tmp_path) == unbroken
+
+
+class Signals:
+    """Receives a signal while it is being destroyed, where Python drops every exception."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_whose_exception_python_drops_is_heard_before_the_next_batch(tmp_path, unbroken, number):
+    with pytest.raises(Interrupted, match=signal.Signals(number).name), interruptible():
+        run(tmp_path, Echo(before=at_call(3, lambda: Signals(number))))
+    assert {(r.status, len(r.records)) for r in load_runs(tmp_path)} == {("interrupted", 9)}
+    with interruptible():
+        run(tmp_path, Echo())
+    assert files_of(tmp_path) == unbroken
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    """As nohup and the background of a shell start a process."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_another_batch_size_goes_on_in_the_same_order(tmp_path, unbroken):
