@@ -11,8 +11,9 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from pyramid.cache import CompressedCache, Group, LayerStore
+from pyramid.cache import CompressedCache, Group
 from pyramid.machine import Gauge, synchronized_time
+from pyramid.store import LayerStore
 
 EXHAUSTED = "memory exhausted"
 

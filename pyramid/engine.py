@@ -22,11 +22,12 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from pyramid.cache import CompressedCache, Group, LayerStore, Phase
+from pyramid.cache import CompressedCache, Group, Phase
 from pyramid.method import Decision, Evict, Keep, Method, Narrow, Observation
 from pyramid.rotary import Rotation, rotation
 from pyramid.scoring import attention_with_mass
 from pyramid.selection import Lengths, is_full, take_tokens, valid
+from pyramid.store import LayerStore
 
 CACHE_KEYWORD = "pyramid_cache"  # how a layer's hook hands the cache to the attention function
 KERNELS = ("sdpa", "eager", "flash_attention_2")

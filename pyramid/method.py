@@ -18,8 +18,9 @@ from torch import Tensor
 
 from pyramid import scoring, selection
 from pyramid.budget import Budget, BudgetPolicy, Uniform, budget_tokens, check_budget
-from pyramid.cache import LayerStore, Phase
+from pyramid.cache import Phase
 from pyramid.selection import Lengths
+from pyramid.store import LayerStore
 
 T = TypeVar("T")
 

@@ -23,10 +23,11 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import repeat_kv
 
-from pyramid.cache import CompressedCache, Group, LayerStore, Phase
+from pyramid.cache import CompressedCache, Group, Phase
 from pyramid.engine import attached, cache_argument
 from pyramid.method import Method
 from pyramid.selection import Lengths, valid
+from pyramid.store import LayerStore
 
 KEYWORD = "pyramid_static"  # how a layer's hook hands the buffers to the attention function
 IMPLEMENTATION = "pyramid_static"

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
     {"pyramid.types", "pyramid.budget", "pyramid.selection"},
     {"pyramid.scoring"},
+    {"pyramid.store"},
     {"pyramid.cache"},
     {"pyramid.rotary", "pyramid.method"},
     {"pyramid.engine"},

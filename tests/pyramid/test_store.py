@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyramid.cache import LayerStore
+from pyramid.store import LayerStore
 
 HEADS, SIZE = 2, 3
 Rows = list[list[list[int]]]  # [row][head][entry]: the entry's number
