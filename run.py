@@ -34,7 +34,7 @@ def main() -> int:
     try:
         command_line.check(arguments)
         sys.argv[1:] = command_line.ordered(arguments)
-        from evaluation.runner import interruptible
+        from evaluation.interruption import interruptible
 
         with interruptible():
             compose_and_run()

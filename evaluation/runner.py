@@ -10,15 +10,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
-import signal
-import threading
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Protocol
 
+from evaluation import interruption
 from evaluation.progress import Progress
 from evaluation.prompts import Prompter
 from evaluation.results import Run, RunFolder, RunSpec, environment
@@ -39,10 +38,6 @@ class Generator(Protocol):
         ...
 
 
-class Interrupted(KeyboardInterrupt):
-    """The process was asked to end; what is recorded stays, and the same command goes on from there."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One row of a table: a method with its budget, and the folder of its results."""
@@ -53,35 +48,6 @@ class Cell:
     @property
     def spec(self) -> RunSpec:
         return self.folder.spec
-
-
-_received: list[str] = []  # signals that asked this process to end
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Within it, SIGTERM, SIGUSR1 and Ctrl-C raise `Interrupted`: at once, or at the latest before the next batch.
-
-    Schedulers send these before a time limit or a preemption. Python drops an exception that rises while an object
-    is being destroyed or a callback runs; the next batch therefore asks again. A signal that is ignored stays
-    ignored. Outside the main thread it does nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, _: object) -> None:
-        _received.append(signal.Signals(number).name)
-        raise Interrupted(_received[-1])
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        _received.clear()
 
 
 def choose(
@@ -193,8 +159,7 @@ class _Work:
             work = [(batch, _lacking(cells, batch)) for batch in self._batches(room)]
             progress.samples(sum(len(batch) for batch, lacking in work if lacking))
             for batch, lacking in work:
-                if _received:
-                    raise Interrupted(_received[-1])
+                interruption.check()
                 for company in self._companies(lacking):
                     self._answer(batch, company)
                 if lacking:

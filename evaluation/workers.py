@@ -80,7 +80,7 @@ def _start(jobs: list[bench.Job], number: int, count: int, devices: Sequence[str
 
 def work() -> int:
     """What a worker does: its exit code is of interest only if it did not come this far."""
-    from evaluation.runner import interruptible
+    from evaluation.interruption import interruptible
 
     jobs, start = pickle.load(sys.stdin.buffer)
 

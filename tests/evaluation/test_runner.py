@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
+from evaluation.interruption import Interrupted, interruptible
 from evaluation.progress import Bars, Progress, shown
 from evaluation.prompts import Prompter
 from evaluation.results import RunBusy, RunFolder, RunSpec, load_runs
-from evaluation.runner import Cell, Interrupted, choose, interruptible, run_cells
+from evaluation.runner import Cell, choose, run_cells
 from evaluation.types import Protocol, Sample
 from pyramid.types import Answer, Held, Request
 
@@ -404,16 +405,6 @@ def test_a_signal_whose_exception_python_drops_is_heard_before_the_next_batch(tm
     with interruptible():
         run(tmp_path, Echo())
     assert files_of(tmp_path) == unbroken
-
-
-def test_a_signal_that_is_ignored_stays_ignored():
-    """As nohup and the background of a shell start a process."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interruptible():
-            os.kill(os.getpid(), signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_another_batch_size_goes_on_in_the_same_order(tmp_path, unbroken):
