@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.integrations import sdpa_attention
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from pyramid.cache import CompressedCache, Group, Phase
@@ -31,6 +32,8 @@ from pyramid.store import LayerStore
 
 CACHE_KEYWORD = "pyramid_cache"  # how a layer's hook hands the cache to the attention function
 KERNELS = ("sdpa", "eager", "flash_attention_2")
+# Newer versions of transformers, too, hand a stored head's queries to torch's kernel as if they were so many tokens.
+QUERIES_TOGETHER = hasattr(sdpa_attention, "pack_gqa")
 
 
 def cache_argument(decoder: nn.Module) -> str:
@@ -305,7 +308,7 @@ def _attention(
             query, keys, values, scaling, lengths=store.lengths, query_lengths=arriving
         )
         return output.transpose(1, 2).contiguous(), mass
-    if kernel == "sdpa" and new == 1 and not is_full(store.lengths, entries):
+    if QUERIES_TOGETHER and kernel == "sdpa" and new == 1 and not is_full(store.lengths, entries):
         rows, query_heads, _, size = query.shape
         alike = query.view(rows, store.heads, -1, size)  # a stored head's queries all see the same
         padding = cache.hidden_padding(store.lengths, entries, query)
