@@ -94,7 +94,7 @@ def mark_best(column: Sequence[float | None], blocks: Sequence[object], digits: 
     """The mark of each number: the highest and the second highest of its block, as far as the printed
     digits tell.
 
-    None takes no part. Where all are equal nothing is marked, and of two only the best."""
+    None takes no part. Where all are equal nothing is marked, and the second highest only where a third is lower."""
     marks = [""] * len(column)
     for block in dict.fromkeys(blocks):
         places = [
@@ -107,7 +107,7 @@ def mark_best(column: Sequence[float | None], blocks: Sequence[object], digits: 
         )
         for place in places if len(ranks) > 1 else ():
             rank = ranks.index(round(column[place] or 0.0, digits))
-            marks[place] = BEST if rank == 0 else SECOND if rank == 1 and len(places) > 2 else ""
+            marks[place] = BEST if rank == 0 else SECOND if rank == 1 < len(ranks) - 1 else ""
     return marks
 
 

@@ -95,13 +95,14 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 
 def test_the_best_is_best_of_its_block_only_and_ties_share_it() -> None:
-    column = [99.0, 10.0, 30.0, 30.004, None, 50.0, 50.0]
-    blocks = [None, 64, 64, 64, 64, 128, 128]
-    assert mark_best(column, blocks) == ["", SECOND, BEST, BEST, "", "", ""]
+    column = [99.0, 10.0, 30.0, 30.004, None, 5.0, 50.0, 50.0]
+    blocks = [None, 64, 64, 64, 64, 64, 128, 128]
+    assert mark_best(column, blocks) == ["", SECOND, BEST, BEST, "", "", "", ""]
 
 
-def test_of_two_rows_only_the_best_is_marked() -> None:
-    assert mark_best([1.0, 2.0], [64, 64]) == ["", BEST]
+@pytest.mark.parametrize("column", [[1.0, 2.0], [0.0, 20.0, 0.0], [2.0, 3.0, 2.004, 3.0]])
+def test_what_nothing_is_below_is_no_second(column: list[float]) -> None:
+    assert mark_best(column, [64] * len(column)) == [BEST if value == max(column) else "" for value in column]
 
 
 @given(st.lists(st.floats(0, 100), min_size=2, max_size=8))
