@@ -27,20 +27,23 @@ class Prompter:
     def render(self, sample: Sample) -> Prompt:
         """Token ids of `sample`.
 
-        Truncation drops tokens in the middle of context + question, before the template is put around them,
-        until prompt and answer fit. Errors: ValueError if even the template and the answer alone do not fit.
+        Truncation drops tokens in the middle of context + question, before the template is put around them: down to
+        the protocol's limit, as LongBench's own script does it, and further where prompt and answer do not fit the
+        model. Errors: ValueError if even the template and the answer alone do not fit.
         """
         if sample.ids:
             return self._given(sample)
         follow_ups = tuple(tuple(self.tokenizer.encode(text)) for text in self._follow_ups(sample))
         turns = 1 + len(follow_ups)
         limit = self.model_max_length - turns * sample.max_new_tokens - sum(map(len, follow_ups))
-        if self.protocol.max_prompt_tokens is not None:
-            limit = min(limit, self.protocol.max_prompt_tokens)
-        segments, rendered = self._read(sample.context, sample.question, sample)
-        truncated = sum(map(len, segments)) > limit
-        if truncated:
-            segments, rendered = self._shortened(sample, limit)
+        wanted = self.protocol.max_prompt_tokens
+        ids = self._encode(sample.context + sample.question) if wanted is not None else ()
+        if wanted is not None and len(ids) > wanted:
+            truncated, (segments, rendered) = True, self._cut(sample, ids, wanted)
+        else:
+            truncated, (segments, rendered) = False, self._read(sample.context, sample.question, sample)
+        if sum(map(len, segments)) > limit:
+            truncated, (segments, rendered) = True, self._fitted(sample, limit)
         return Prompt(
             segments=segments,
             follow_ups=follow_ups,
@@ -110,19 +113,29 @@ class Prompter:
             ids = [bos, *ids]
         return tuple(ids)
 
-    def _shortened(self, sample: Sample, limit: int) -> tuple[tuple[tuple[int, ...], ...], str]:
-        """As `_read`, with tokens removed from the middle of the text until all fits: equally many stay at both ends,
-        the start token counted, as LongBench's own script cuts."""
+    def _cut(
+        self, sample: Sample, ids: tuple[int, ...], room: int
+    ) -> tuple[tuple[tuple[int, ...], ...], str]:
+        """As `_read`, of the text whose first and last `room // 2` tokens stay, the start token counted. Decoded halves
+        may encode to a few tokens more.
+
+        Args: ids: of the whole text."""
+        half = room // 2
+        head, tail = self.tokenizer.decode(ids[:half]), self.tokenizer.decode(ids[-half:])
+        question = sample.question if tail.endswith(sample.question) else tail
+        return self._read((head + tail).removesuffix(question), question, sample)
+
+    def _fitted(self, sample: Sample, limit: int) -> tuple[tuple[tuple[int, ...], ...], str]:
+        """As `_cut`, so far that no more than `limit` tokens are read."""
         ids = self._encode(sample.context + sample.question)
         room = limit - len(self._encode(self._wrap("", sample))) + len(self._encode(""))
+        if self.protocol.max_prompt_tokens is not None:
+            room = min(room, self.protocol.max_prompt_tokens)
         while room > 1:
-            half = room // 2
-            head, tail = self.tokenizer.decode(ids[:half]), self.tokenizer.decode(ids[-half:])
-            question = sample.question if tail.endswith(sample.question) else tail
-            segments, rendered = self._read((head + tail).removesuffix(question), question, sample)
+            segments, rendered = self._cut(sample, ids, room)
             if sum(map(len, segments)) <= limit:
                 return segments, rendered
-            room -= 2  # decoded halves may encode to more tokens than they were cut from
+            room -= 2
         raise ValueError(
             f"sample {sample.id!r}: with {sample.max_new_tokens} tokens an answer, {limit} positions are left for the "
             "prompt, and its template alone does not fit into them"

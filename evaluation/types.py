@@ -71,7 +71,8 @@ class Protocol:
     cache_heads: `kv` keeps one entry per key/value head; `query` repeats them per query head, as published
         code did.
     stop_at_newline: `task` follows the sample, `always` ends every answer at a newline.
-    max_prompt_tokens: prompts are cut in the middle to this many tokens; None means the model's own limit.
+    max_prompt_tokens: a prompt is cut in the middle to this many tokens before the chat template is put around it; None
+        means the model's own limit, which the template and the answer count to.
     layout: how a task builds its prompts where the published ones differ: `fair` or `paper`.
 
     The others are what the methods' configurations read from here, so that all of a table agree on them: the
@@ -100,9 +101,9 @@ class Protocol:
             value = getattr(self, field_name)
             if value not in allowed:
                 raise ValueError(f"protocol.{field_name}={value!r} is none of {', '.join(allowed)}")
-        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
+        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 2:
             raise ValueError(
-                f"protocol.max_prompt_tokens={self.max_prompt_tokens} must be at least 1, or null"
+                f"protocol.max_prompt_tokens={self.max_prompt_tokens} must be at least 2, or null"
             )
 
 
