@@ -1,4 +1,4 @@
-"""Generation for many prompts and many methods at once: prefill each prompt once, compress it many
+"""Generation for many prompts and many methods at once: prefill each different prompt once, compress it many
 times, decode all rows together.
 
 Methods that only evict share one prefill, because what they keep is decided after each layer's full
@@ -119,8 +119,7 @@ class _Batch:
         for method in self.methods:
             for prompt in prompts:
                 method.check(length=len(prompt), num_layers=self.cache.num_layers)
-        logits = self._feed(prompts, [0] * len(prompts), Phase.PROMPT)[:, -1].repeat(len(self.methods), 1)
-        work = list(self.cache.stream.work)
+        logits, work = self._read_once(prompts)
         self.rows = [
             Row(request, number, self.generator.tokenizer, fed=len(prompt), last=prompt[-1])
             for number in range(len(self.methods))
@@ -132,6 +131,18 @@ class _Batch:
             row.turns.append(Turn(row.request.prompt_tokens))
             row.compressed = row.fed < row.request.prompt_tokens
         return self._ready(logits, started), work
+
+    def _read_once(self, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, list[int]]:
+        """Read each different prompt once, and give every request a row of its own. Returns as `_prefill`."""
+        different = list(dict.fromkeys(prompts))
+        logits = self._feed(different, [0] * len(different), Phase.PROMPT)[:, -1]
+        work, groups = list(self.cache.stream.work), self.cache.groups
+        if len(different) < len(prompts):
+            places = [different.index(prompt) for prompt in prompts]
+            logits, work = logits[places], [work[place] for place in places]
+            for number, group in enumerate(groups):
+                groups[number] = group.select_rows(places)
+        return logits.repeat(len(self.methods), 1), work
 
     def _next_turn(self, number: int) -> Tensor:
         """Read each row's next message into the cache that its answer before has left. Returns logits as `_prefill`."""

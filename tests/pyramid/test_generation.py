@@ -58,6 +58,36 @@ def test_company_changes_nothing(generator: Generator, prompt_of: Any) -> None:
     assert ("stop", True) in finishes and ("length", False) in finishes
 
 
+def test_a_prompt_of_several_requests_is_read_once(generator: Generator, prompt_of: Any) -> None:
+    """The endings of a question, each of them a request: rows of their own from one reading, with and without padding,
+    evicted at steps or not; what each is said to have cost is what it costs alone."""
+    prompts = [prompt_of(200), prompt_of(90)]
+    endings = [(5, 6, 7), (8, 9), (10,), (5, 9, 11, 12)]
+    requests = [
+        Request(id=f"{which}.{n}", segments=(prompts[which],), max_new_tokens=1, continuation=ending)
+        for n, ending in enumerate(endings)
+        for which in (0, 1)
+    ]
+    methods = [build("fullkv"), *(build(name, budget=32) for name in ("h2o", "streamingllm", "pyramidkv"))]
+    read: list[tuple[int, ...]] = []
+    hook = generator.model.get_input_embeddings().register_forward_hook(
+        lambda module, arguments, output: read.append(tuple(output.shape[:2]))
+    )
+    try:
+        found = generator.generate(requests, methods)
+    finally:
+        hook.remove()
+    assert [shape for shape in read if shape[1] > 20] == [(2, 200)]
+    for method, answers in zip(methods, found, strict=True):
+        for request, answer in zip(requests, answers, strict=True):
+            alone = generator.generate([request], [method])[0][0]
+            torch.testing.assert_close(
+                answer.log_likelihoods, alone.log_likelihoods, atol=1e-4, rtol=1e-4, msg=str(method)
+            )
+            same = {"log_likelihoods": (), "seconds": {}}
+            assert replace(answer, **same) == replace(alone, **same)
+
+
 def test_company_with_the_question_afterwards(generator: Generator, prompt_of: Any) -> None:
     """Two segments of unlike length: the compression sees the first only, and company still changes nothing."""
     requests = [
