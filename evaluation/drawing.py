@@ -77,27 +77,34 @@ def panels_of(
     return figure, panels[:count]
 
 
-def finish(figure: Figure, title: str, results: Sequence[Result]) -> None:
-    """Title above, one legend of the results' methods below."""
-    finish_with(figure, title, sorted({result.method for result in results}, key=place))
+def finish(figure: Figure, title: str, results: Sequence[Result], level: str | None = None) -> None:
+    """Title above, one legend of the results' methods below.
+
+    level: the method that is drawn as a level line, by `looks_of_level`."""
+    finish_with(figure, title, sorted({result.method for result in results}, key=place), level)
 
 
 def write_title(figure: Figure, title: str) -> None:
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
 
 
-def finish_with(figure: Figure, title: str, methods: Sequence[str]) -> None:
-    """Title above, one legend of these methods below."""
+def finish_with(figure: Figure, title: str, methods: Sequence[str], level: str | None = None) -> None:
+    """Title above, one legend of these methods below; `level` as for `finish`."""
     from matplotlib.lines import Line2D
 
     write_title(figure, title)
-    handles = [Line2D([], [], label=look(name).label, **looks(name)) for name in methods]
+    drawn = {name: looks_of_level(name) if name == level else looks(name) for name in methods}
+    handles = [Line2D([], [], label=look(name).label, **how) for name, how in drawn.items()]
     columns = max(1, min(len(methods), int(figure.get_figwidth() / 1.35)))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8.5)
 
 
 def looks(method: str) -> dict[str, Any]:
     return {"color": look(method).colour, "marker": look(method).marker, "markersize": 4, "linewidth": 1.6}
+
+
+def looks_of_level(method: str) -> dict[str, Any]:
+    return {"color": look(method).colour, "linestyle": DASHED, "linewidth": 1.2}
 
 
 def label_axes(panels: Sequence[Axes], x: str, y: str) -> None:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from evaluation import efficiency_figures
 from evaluation.drawing import (
-    DASHED,
     finish,
     label_axes,
     logarithmic,
     looks,
+    looks_of_level,
     nested,
     panels_of,
     plain_ticks,
@@ -80,7 +80,7 @@ def score_figure(results: Sequence[Result], against: str) -> Figure | None:
         unit = "tokens per layer" if against == "tokens" else "MiB, all layers"
         score = f"{_metric(shown)} (lower is better)" if falling else "score (points)"
         label_axes(panels, f"held after the prompt ({unit})", score)
-        finish(figure, f"{family_title(results)}: score against what is held", results)
+        finish(figure, f"{family_title(results)}: score against what is held", results, level=BASELINE)
     return figure
 
 
@@ -203,7 +203,7 @@ def _average_title(table: Sequence[Row], tasks: Sequence[str]) -> str:
 def _draw_points(axes: Axes, points: Sequence[_Point], falling: bool) -> None:
     for point in points:
         if point.method == BASELINE:
-            axes.axhline(point.score, color=look(BASELINE).colour, linestyle=DASHED, linewidth=1.2)
+            axes.axhline(point.score, **looks_of_level(BASELINE))
             if point.interval is not None:
                 axes.axhspan(*point.interval, color=look(BASELINE).colour, alpha=0.07, linewidth=0)
     others = sorted((p for p in points if p.method != BASELINE), key=lambda p: (place(p.method), p.at))
