@@ -126,6 +126,8 @@ def load(spec: ModelSpec) -> LoadedModel:
     """The model and its tokenizer, weights fetched if need be.
 
     Errors: ValueError as in `check`, or if the weights are damaged or incomplete."""
+    from pyramid.packing import pack_linears
+
     plan = _plan(spec)
     if spec.weights == "random":
         model = random_model(plan.config, dtype=plan.dtype, attention=plan.attention, device=plan.device)
@@ -143,6 +145,7 @@ def load(spec: ModelSpec) -> LoadedModel:
         tokenizer = model_tokenizer(folder, model, spec.chat_options or {})
     make_greedy(model, tokenizer)
     store_by_input(model)
+    pack_linears(model)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
         tokenizer=tokenizer,
