@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-FEW_ROWS = range(2, 41)  # outside it plain products are as fast or faster: docs/log.md
+FEW_ROWS = range(2, 41)  # chosen from the measurements in docs/log.md
 MOST_BYTES = 2 << 30  # of weights that are copied; larger models keep their memory
 
 
